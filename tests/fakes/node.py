@@ -37,19 +37,28 @@ class FakeNode:
         self.log = directory / "stderr"
         self.process: subprocess.Popen[bytes] | None = None
 
-    def launch(self) -> subprocess.Popen[bytes]:
+    @property
+    def environ(self) -> dict[str, str]:
         # The children are modules of this package.
         path = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+        return {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
+
+    def launch(self, *arguments: str) -> subprocess.Popen[bytes]:
         with self.log.open("ab") as log:
             return subprocess.Popen(
-                [sys.executable, str(HERE / "node_runner.py"), str(self.directory)],
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(path)},
+                [
+                    sys.executable,
+                    str(HERE / "node_runner.py"),
+                    str(self.directory),
+                    *arguments,
+                ],
+                env=self.environ,
                 stderr=log,
                 start_new_session=True,
             )
 
-    def start(self) -> FakeNode:
-        self.process = self.launch()
+    def start(self, *arguments: str) -> FakeNode:
+        self.process = self.launch(*arguments)
         wait_until(self.ready, describe=self.log_text)
         return self
 

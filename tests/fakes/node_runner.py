@@ -1,27 +1,51 @@
-"""``wal2lake start`` with fake children: ``node_runner.py DIR [--daemon]``."""
+"""``wal2lake start`` with fake children: ``node_runner.py DIR [--daemon] [--eager]``.
+
+``--eager``: with a spare process, which comes again at once. While there is a file DIR/fake/fault,
+the supervisor's rounds raise the exception that it names."""
 
 from __future__ import annotations
 
+import builtins
 import os
 import sys
 from pathlib import Path
 
 from wal2lake.catalog import Catalog
 from wal2lake.errors import ConfigurationError
+from wal2lake.launch.children import spare
 from wal2lake.launch.children.collector import collecting
-from wal2lake.launch.children.group import Commands
+from wal2lake.launch.children.group import Children, Commands
 from wal2lake.launch.detached import start_detached
 from wal2lake.launch.directory.lockfile import LockFile
-from wal2lake.launch.supervisor import Supervisor
+from wal2lake.launch.plan import Running
+from wal2lake.launch.supervisor import Supervisor, open_standard_streams
+from wal2lake.launch.wakeup import held
 from wal2lake.observe import configure
 from wal2lake.settings import Settings, load
 
 CHILD = (sys.executable, "-m", "wal2lake.launch", "tests.fakes.node_child")
 
+SPARE = (sys.executable, "-m", "wal2lake.launch", "--spare", "wal2lake.cli")
+
+
+def plant_faults(file: Path) -> None:
+    whole = Children.running
+
+    def running(children: Children) -> list[Running]:
+        if file.exists():
+            raise vars(builtins)[file.read_text()]("planted")
+        return whole(children)
+
+    setattr(Children, "running", running)  # noqa: B010
+
 
 def main() -> int:
+    if "--eager" in sys.argv:
+        vars(spare).update(QUIET_SECONDS=0.05, RETRY_SECONDS=0.1)
     directory = Path(sys.argv[1])
+    open_standard_streams()
     configure("supervisor")
+    plant_faults(directory / "fake" / "fault")
     settings = load(directory, os.environ)
 
     def reload() -> Settings:
@@ -29,12 +53,13 @@ def main() -> int:
 
     def run(echo: bool = True) -> int:
         with (
+            held(),
             LockFile.acquire(directory.resolve()) as lock,
             collecting(settings, reload, echo=echo) as collector,
         ):
             return Supervisor(
                 settings,
-                catalog=Catalog(settings.catalog_file),
+                catalog=Catalog(settings.catalog_file, busy_timeout_seconds=0.2),
                 commands=Commands(
                     engine=(*CHILD, "engine", str(directory)),
                     web=(*CHILD, "web", str(directory)),
@@ -43,6 +68,7 @@ def main() -> int:
                         f"receiver{int(subid)}",
                         str(directory),
                     ),
+                    spare=SPARE if "--eager" in sys.argv else (),
                 ),
                 reload=reload,
                 environ=os.environ,

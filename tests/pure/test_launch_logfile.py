@@ -156,7 +156,9 @@ def test_a_node_writes_its_log_file_and_stderr(tmp_path: Path) -> None:
     # The collector is killed: its successor goes on, and a moved file is made anew.
     collector = collector_of(node, {*node.pids()})
     os.kill(collector.pid, signal.SIGKILL)
-    wait_until(lambda: "log collector process ended" in path.read_text())
+    wait_until(
+        lambda: f"log collector process (PID {collector.pid})" in path.read_text()
+    )
     path.rename(tmp_path / "moved")
     settings = tmp_path / FILE_NAME
     text = settings.read_text()
@@ -373,8 +375,8 @@ with collecting(settings, lambda: settings, echo=False) as collector:
         subprocess.Popen([sys.executable, "-c", write, str(n)]) for n in range(4)
     ]
     # It ignores the first signal, and opens the file again at the second one.
-    os.kill(collector.pid, 15)
-    os.kill(collector.pid, 1)
+    os.kill(collector.process.pid, 15)
+    os.kill(collector.process.pid, 1)
     for writer in writers:
         assert writer.wait() == 0
 """

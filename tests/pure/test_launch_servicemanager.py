@@ -77,6 +77,11 @@ def test_the_watchdog_is_fed_in_half_of_its_time(
         times.append(now)
         node.tell("ready")
     assert told(listening).count("WATCHDOG=1") == 3
+    # The loop turns once a second by itself.
+    assert (
+        ServiceManager({**environ, "WATCHDOG_USEC": "800000"}).patience_seconds == 0.2
+    )
+    assert ServiceManager({}).patience_seconds > 1e9
     other = ServiceManager({**environ, "WATCHDOG_PID": "1"}, clock=lambda: times[-1])
     other.tell("ready")
     assert told(listening) == ["READY=1\nSTATUS=node is ready"]

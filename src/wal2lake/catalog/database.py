@@ -26,7 +26,7 @@ from wal2lake.catalog import places, schema
 from wal2lake.errors import ConfigurationError, StorageError, UsageError, words_of
 from wal2lake.model import BOOTSTRAP_SUPERUSER, Oid
 
-_BUSY_TIMEOUT_SECONDS: Final = 30.0
+BUSY_TIMEOUT_SECONDS: Final = 30.0
 
 _PRIMARY: Final = 0xFF
 """Mask of the primary code in SQLite's extended result codes."""
@@ -61,14 +61,23 @@ class BlockConnection(places.PlacedConnection):
 class Database:
     """One process's access to a catalog file."""
 
+    _busy_timeout_seconds = BUSY_TIMEOUT_SECONDS
+
     def __init__(
-        self, path: Path, warehouse: str | None = None, *, migrate: bool = False
+        self,
+        path: Path,
+        warehouse: str | None = None,
+        *,
+        migrate: bool = False,
+        busy_timeout_seconds: float = BUSY_TIMEOUT_SECONDS,
     ) -> None:
         """Open an existing file. Raises ConfigurationError if it is missing or has another version.
         An older file is upgraded if ``migrate`` is true: then no other process has it open.
 
         ``warehouse``: base of relative locations, a path or a URL without a trailing slash. None
-        for the default, the directory ``warehouse`` beside the file."""
+        for the default, the directory ``warehouse`` beside the file. ``busy_timeout_seconds``: how
+        long a method waits for a lock of another process."""
+        self._busy_timeout_seconds = busy_timeout_seconds
         self._attach(path, warehouse or str(path.absolute().parent / "warehouse"))
         if not path.exists():
             raise ConfigurationError(
@@ -141,7 +150,7 @@ class Database:
             holder = self._connection()
             holder.execute("begin immediate")
             try:
-                source = sqlite3.connect(self._path, timeout=_BUSY_TIMEOUT_SECONDS)
+                source = sqlite3.connect(self._path, timeout=BUSY_TIMEOUT_SECONDS)
                 copy = sqlite3.connect(target)
                 try:
                     # Readers of a file in WAL mode do not wait for its writer.
@@ -179,7 +188,7 @@ class Database:
         if getattr(self._local, "owner", None) != owner:
             connection = sqlite3.connect(
                 self._path,
-                timeout=_BUSY_TIMEOUT_SECONDS,
+                timeout=self._busy_timeout_seconds,
                 isolation_level=None,
                 check_same_thread=False,
                 factory=factory,

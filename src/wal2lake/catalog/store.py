@@ -17,7 +17,12 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from wal2lake.catalog.database import Database, create_database, take_oid
+from wal2lake.catalog.database import (
+    BUSY_TIMEOUT_SECONDS,
+    Database,
+    create_database,
+    take_oid,
+)
 from wal2lake.catalog.parts.attempts import Attempts
 from wal2lake.catalog.parts.copies import Copies
 from wal2lake.catalog.parts.histories import Histories
@@ -45,13 +50,21 @@ class Catalog(
     """The durable facts of one node."""
 
     def __init__(
-        self, path: Path, warehouse: str | None = None, *, migrate: bool = False
+        self,
+        path: Path,
+        warehouse: str | None = None,
+        *,
+        migrate: bool = False,
+        busy_timeout_seconds: float = BUSY_TIMEOUT_SECONDS,
     ) -> None:
         """Open an existing catalog. Raises ConfigurationError if it is missing or has another
         version. ``warehouse``: base of the tables' locations, from the settings; None for the
         directory beside the catalog. ``migrate``: whether to upgrade an older catalog, as the start
-        of the node does."""
-        self._database = Database(path, warehouse, migrate=migrate)
+        of the node does. ``busy_timeout_seconds``: how long a method waits for a lock of another
+        process before it raises StorageError."""
+        self._database = Database(
+            path, warehouse, migrate=migrate, busy_timeout_seconds=busy_timeout_seconds
+        )
         self._authority = None
         self._feeds = None
         self.xids = TransactionNumbers(self._database)

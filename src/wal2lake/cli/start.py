@@ -15,7 +15,7 @@ from typing import Final
 from wal2lake.cli.terminal.progress import waiting
 from wal2lake.errors import ConfigurationError
 from wal2lake.launch.detached import last_message, start_detached
-from wal2lake.launch.supervisor import run_node
+from wal2lake.launch.supervisor import open_standard_streams, run_node
 from wal2lake.settings import load
 
 LOG_FILE_NAME: Final = "wal2lake.log"
@@ -24,6 +24,7 @@ LOG_FILE_NAME: Final = "wal2lake.log"
 
 def run(options: argparse.Namespace) -> int:
     """Run the node until it is stopped."""
+    open_standard_streams()
     overrides: dict[str, str] = {}
     for argument in options.parameters:
         name, separator, value = argument.partition("=")

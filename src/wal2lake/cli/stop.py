@@ -26,14 +26,17 @@ def run(options: argparse.Namespace) -> int:
     """Stop the node; returns 1 if it does not end in time."""
     directory: Path = options.directory
     number = SIGNAL_OF_MODE[Mode(options.mode)]
-    signalled = signal_node(running_pid(directory), number, "stop")
+    pid = running_pid(directory)
+    signalled = signal_node(pid, number, "stop")
     print("waiting for server to shut down...", end="", flush=True)
     begin = dot = time.monotonic()
     while is_locked(directory):
         if not signalled:
             # Of a node that has just locked the directory, the PID may not be there yet.
             facts = read_lock(directory)
-            signalled = facts is not None and signal_node(facts.pid, number, "stop")
+            if facts is not None and facts.pid != pid:
+                pid = facts.pid
+                signalled = signal_node(pid, number, "stop")
         now = time.monotonic()
         if now - begin > options.timeout:
             print(" failed")

@@ -17,6 +17,7 @@ import os
 import select
 import signal
 import sys
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -63,6 +64,10 @@ from wal2lake.sql.sysviews import SystemCatalog
 
 _WATCH_SECONDS: Final = 0.5
 """How soon the death of the JVM is noticed."""
+
+_TELL_SECONDS: Final = 5.0
+"""Interval at which the supervisor is told again that the engine is ready, because the word may be
+lost: the socket's queue is full, or its file is gone. Chosen arbitrarily."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -155,7 +160,7 @@ class _Engine:
         measures.start()
         source = ViewSource(self._catalog, settings, state)
         self._open_doors(node, source, publisher)
-        _tell(settings, READY)
+        self._tell_ready()
         get_logger().info("node is ready to accept connections")
         if not self._catalog.subscriptions():
             warm_up(spark, settings.exchange_directory / "warm-up")
@@ -211,6 +216,8 @@ class _Engine:
         poll.register(self._wake_read, select.POLLIN)
         while not self._stopping:
             poll.poll(_WATCH_SECONDS * 1000)
+            if time.monotonic() >= self._tell_at:
+                self._tell_ready()
             with suppress(BlockingIOError):
                 os.read(self._wake_read, 64)
             if not self._stopping and not alive():
@@ -222,6 +229,10 @@ class _Engine:
             if self._draining and self._listener.drain(_WATCH_SECONDS):
                 return True
         return True
+
+    def _tell_ready(self) -> None:
+        self._tell_at = time.monotonic() + _TELL_SECONDS
+        _tell(self._settings, f"{READY} {os.getpid()}")
 
     def _reload(self, parts: Sequence[_Reloadable]) -> None:
         """Give them the settings as the file has them now. Those that need a restart are in
@@ -267,8 +278,9 @@ def _tell(settings: Settings, word: str) -> None:
 
 if __name__ == "__main__":
     code = main()
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError):
+            stream.flush()
     # All is closed. Taking the interpreter apart takes time, and DuckDB's module tells the
     # server log what it finds then.
     os._exit(code)

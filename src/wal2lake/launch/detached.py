@@ -34,6 +34,9 @@ _QUOTED_LINES: Final = 12
 
 _QUOTED_BYTES: Final = 1 << 20
 
+_QUOTED_CHARACTERS: Final = 8192
+"""Most of a traceback, from its end."""
+
 _TAIL_BYTES: Final = 4096
 
 _LOG: Final = " LOG:  "
@@ -87,7 +90,9 @@ def _become_node(run: Callable[[], int], writer: int) -> None:
             os.write(writer, pickle.dumps(error))
     except BaseException:
         with contextlib.suppress(OSError):
-            os.write(writer, pickle.dumps(ConfigurationError(traceback.format_exc())))
+            # The other side reads when this one has ended, so it must fit into the pipe.
+            text = traceback.format_exc()[-_QUOTED_CHARACTERS:]
+            os.write(writer, pickle.dumps(ConfigurationError(text)))
     finally:
         # Never return into the code of the process that waits.
         os._exit(code)

@@ -16,6 +16,7 @@ only the process group is found.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 import time
@@ -31,6 +32,9 @@ _PROC: Final = Path("/proc")
 
 _ZOMBIE: Final = "ZX"
 
+_SHORTAGES: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+"""Errors that say nothing about the process that was to be read."""
+
 
 @dataclass(frozen=True, slots=True)
 class Process:
@@ -44,10 +48,12 @@ class Process:
 
 
 def processes() -> Iterator[Process]:
-    """Yield all visible processes; none without /proc."""
+    """Yield all visible processes; none without /proc. OSError if the system lacks descriptors or
+    memory: then it is not known which there are."""
     try:
         names = [entry.name for entry in _PROC.iterdir() if entry.name.isdigit()]
-    except OSError:
+    except OSError as error:
+        _check_shortage(error)
         return
     for name in names:
         process = _read(int(name))
@@ -57,12 +63,19 @@ def processes() -> Iterator[Process]:
 
 def _read(pid: int) -> Process | None:
     try:
-        text = (_PROC / str(pid) / "stat").read_text()
-    except OSError:
+        text = (_PROC / str(pid) / "stat").read_text(errors="replace")
+    except OSError as error:
+        _check_shortage(error)
         return None
     # The command's name is in parentheses and may itself contain parentheses.
     state, parent, _group, session, *_ = text.rpartition(")")[2].split()
     return Process(pid, int(parent), int(session), state)
+
+
+def _check_shortage(error: OSError) -> None:
+    """Raise the error again unless the process, or /proc, is gone or hidden."""
+    if error.errno in _SHORTAGES:
+        raise error
 
 
 def is_alive(pid: int) -> bool:
@@ -73,8 +86,22 @@ def is_alive(pid: int) -> bool:
         return False
     except PermissionError:
         pass
-    process = _read(pid)
+    try:
+        process = _read(pid)
+    except OSError:
+        return True
     return process is None or process.state not in _ZOMBIE
+
+
+def has_ended(pid: int) -> bool:
+    """Return whether a child of this process has ended. It is not reaped, so that its number
+    stays its own until the rest of its session is killed."""
+    try:
+        found = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        # It has been reaped; to wait for it longer would be to wait forever.
+        return True
+    return found is not None
 
 
 def session_members(session: int) -> list[int]:
@@ -100,7 +127,7 @@ def marked(directory: Path) -> list[int]:
 
     Only processes of the same user can be read; a node has no others.
     """
-    marker = f"{MARKER}={directory}".encode()
+    marker = os.fsencode(f"{MARKER}={directory}")
     spared = _ancestry()
     pids = []
     for p in processes():
@@ -108,7 +135,8 @@ def marked(directory: Path) -> list[int]:
             continue
         try:
             environment = (_PROC / str(p.pid) / "environ").read_bytes()
-        except OSError:
+        except OSError as error:
+            _check_shortage(error)
             continue
         if marker in environment.split(b"\0"):
             pids.append(p.pid)
@@ -143,11 +171,17 @@ def kill_marked(directory: Path, *, timeout_seconds: float = 10.0) -> int:
 
 
 def _kill_all(find: Callable[[], list[int]], timeout_seconds: float) -> int:
-    # Repeated, because a process may fork during the search. Limited, because a process in
-    # uninterruptible disk sleep dies only when its disk answers.
+    # Repeated, because a process may fork during the search, and because a search that lacks a
+    # descriptor says nothing. Limited, because a process in uninterruptible disk sleep dies only
+    # when its disk answers.
     deadline = time.monotonic() + timeout_seconds
     seen: set[int] = set()
-    while pids := find():
+    while True:
+        pids: list[int] = []
+        with contextlib.suppress(OSError):
+            pids = find()
+            if not pids:
+                break
         seen.update(pids)
         for pid in pids:
             with contextlib.suppress(ProcessLookupError, PermissionError):

@@ -19,6 +19,9 @@ from typing import Final
 
 _WORDS: Final = {"ready": "READY=1\n", "stopping": "STOPPING=1\n"}
 
+_LEAST_SECONDS: Final = 0.05
+"""No watchdog is worth a loop that turns more often. Chosen arbitrarily."""
+
 VARIABLES: Final = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
 
 
@@ -36,6 +39,13 @@ class ServiceManager:
         self._interval = _watchdog_seconds(environ) / 2
         self._last_ping = -self._interval
         self._told: str | None = None
+
+    @property
+    def patience_seconds(self) -> float:
+        """Longest pause between two calls of ``tell`` with which no ping is late."""
+        if self._interval <= 0:
+            return float("inf")
+        return max(self._interval / 2, _LEAST_SECONDS)
 
     def tell(self, state: str) -> None:
         """Report the node's state (starting, ready, stopping), if it is another one, and that the

@@ -10,7 +10,15 @@ receivers go on.
     SIGQUIT           immediate shutdown  SIGUSR1   read the catalog now
     SIGUSR2           smart shutdown      SIGCHLD   reap children now
 
-Exit codes: 0 after a requested shutdown, 1 if the node could not start (a port in use, no Java).
+Exit codes: 0 after a requested shutdown; 1 if the node could not start (a port in use, no Java) or
+had to end by itself.
+
+What fails outside of this process does not end the node. A fork, a catalog or a status file that
+fails is logged where it fails and tried again, and any other error of the system (no descriptor, no
+memory) is met by repeating the round: a round compares what is with what should be, so it can
+be repeated. An exception of another kind is a bug, after which nothing is known of the state; then
+the node is ended at once with the reason in its log, and the service manager starts it again. The
+postmaster does the same, and a supervisor in an unknown state might run two engines.
 
 Called by: ``wal2lake start``. Sources: postmaster.c (order of shutdown, texts), launcher.c.
 """
@@ -22,17 +30,19 @@ import os
 import platform
 import signal
 import socket
+import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
 from wal2lake import __version__
 from wal2lake.catalog import Catalog, Subscription
-from wal2lake.errors import ConfigurationError, StorageError, Wal2LakeError
+from wal2lake.errors import ConfigurationError, Wal2LakeError, reason_of
 from wal2lake.launch import listeners as listening
 from wal2lake.launch import shutdown
+from wal2lake.launch.children.attendants import Attendant
 from wal2lake.launch.children.child import EXIT_CONFIGURATION
 from wal2lake.launch.children.collector import LogCollector, collecting
 from wal2lake.launch.children.group import (
@@ -65,8 +75,8 @@ from wal2lake.launch.plan import (
 from wal2lake.launch.processes import describe_exit, kill_marked
 from wal2lake.launch.servicemanager import VARIABLES, ServiceManager
 from wal2lake.launch.shutdown import Mode, Phase
-from wal2lake.launch.wakeup import CHANGED, READY, RELOAD, Wakeup
-from wal2lake.observe import configure, get_logger
+from wal2lake.launch.wakeup import CHANGED, READY, RELOAD, Wake, Wakeup, held
+from wal2lake.observe import RepeatedErrors, configure, get_logger
 from wal2lake.settings import Settings, changes, fixed_at_start, load
 
 POLL_SECONDS: Final = 1.0
@@ -78,6 +88,10 @@ web process, which ends its connections. Chosen arbitrarily."""
 
 _RELOAD_STEP: Final = 1 << 32
 """The catalog's generations are smaller, so each reload makes a new generation of each."""
+
+_CATALOG_SECONDS: Final = 1.0
+"""How long a read of the catalog waits for a lock. It is repeated, and signals wait for it, so it
+must be short."""
 
 _GRACE_SECONDS: Final = 2.0
 """Time beyond shutdown_timeout_ms, when the engine abandons its work, for its last threads to
@@ -143,7 +157,8 @@ class Supervisor:
         self._engine_is_told = True
         """True once the engine knows the newest settings."""
         self._out_of_slots: tuple[Desired, ...] = ()
-        self._guardian = 0
+        self._catalog_errors, self._round_errors = RepeatedErrors(), RepeatedErrors()
+        self._is_interrupted = False
         self._exit_code = 0
         self._written: object = None
 
@@ -156,12 +171,16 @@ class Supervisor:
             run_directory = self._settings.run_directory
             run_directory.mkdir(mode=0o700, exist_ok=True)
             lifeline, ours = os.pipe()
+            self._guardian = Attendant(
+                "guardian",
+                lambda: start_guardian(self._directory, lifeline, [self._lock.fileno]),
+            )
             # Closing our end of the lifeline notifies everybody. The guardian gives up the lock
             # and is reaped before this process does.
-            stack.callback(self._dismiss_guardian)
+            stack.callback(self._guardian.part)
             stack.callback(os.close, ours)
             stack.callback(os.close, lifeline)
-            self._start_guardian(self._lock, lifeline)
+            self._guardian.keep(time.monotonic())
             remains = kill_marked(self._directory)
             if remains:
                 self._log.warning(
@@ -195,24 +214,13 @@ class Supervisor:
 
     def _loop(self) -> None:
         try:
-            while True:
-                self._reap()
-                self._phase = shutdown.advance(
-                    self._phase, [k.role for k in self._children.workers()]
-                )
-                if self._phase is Phase.DONE:
-                    break
-                wake_at = self._act()
-                self._write_status()
-                self._manager.tell(self._state)
-                timeout = POLL_SECONDS
-                if wake_at is not None:
-                    timeout = min(timeout, wake_at - time.monotonic())
-                wake = self._wakeup.wait(timeout)
-                for number in wake.signals:
-                    self._on_signal(number)
-                for word in wake.words:
-                    self._on_word(word)
+            timeout = 0.0
+            while self._phase is not Phase.DONE:
+                self._hear(self._wakeup.wait(timeout))
+                timeout = self._round()
+        except Exception as error:
+            self._log.critical("the supervisor has failed", exc_info=error)
+            self._exit_code = 1
         finally:
             # After a bug of ours, too: no child may run without a supervisor.
             self._children.dismiss_spare()
@@ -221,9 +229,66 @@ class Supervisor:
         if self._exit_code == 0:
             self._log.info("database system is shut down")
 
+    def _hear(self, wake: Wake) -> None:
+        for number in wake.signals:
+            self._on_signal(number)
+        for word in wake.words:
+            self._on_word(word)
+
+    def _round(self) -> float:
+        """Compare what is with what should be, and act; returns the seconds until the next one."""
+        try:
+            timeout = self._compare()
+        except (OSError, MemoryError) as error:
+            if self._phase is not Phase.RUNNING:
+                raise
+            self._round_errors.say(
+                self._log, "the supervisor lacks a resource, trying again", error
+            )
+            self._is_interrupted = True
+            # Not at once, even if a signal comes.
+            time.sleep(POLL_SECONDS)
+            return 0.0
+        self._round_errors.passed(self._log)
+        return timeout
+
+    def _compare(self) -> float:
+        if self._is_interrupted:
+            # The round before this one may have started a process without noting it.
+            self._children.kill_lost()
+            self._is_interrupted = False
+        self._reap()
+        now = time.monotonic()
+        self._guardian.keep(now)
+        if self._collector is not None:
+            self._collector.process.keep(now)
+        self._check_lock()
+        self._phase = shutdown.advance(
+            self._phase, [k.role for k in self._children.workers()]
+        )
+        if self._phase is Phase.DONE:
+            return 0.0
+        wake_at = self._act()
+        self._write_status()
+        self._manager.tell(self._state)
+        timeout = min(POLL_SECONDS, self._manager.patience_seconds)
+        if wake_at is not None:
+            timeout = min(timeout, wake_at - time.monotonic())
+        return timeout
+
+    def _check_lock(self) -> None:
+        if self._phase is Phase.RUNNING and not self._lock.is_in_place():
+            # Another node could start in the directory, or has.
+            self._log.critical(
+                "performing immediate shutdown because the node's lock file is gone"
+            )
+            self._exit_code = 1
+            self._shut_down(Mode.IMMEDIATE)
+
     def _act(self) -> float | None:
         now = time.monotonic()
-        self._read_catalog()
+        if self._phase is Phase.RUNNING:
+            self._read_catalog()
         decided = plan(
             shutdown.wanted(
                 self._phase,
@@ -259,7 +324,7 @@ class Supervisor:
         try:
             child = self._children.start(worker, now)
         except OSError as error:
-            self._log.error(f"could not fork {describe(worker)}: {error.strerror}")
+            self._log.error(f"could not fork {describe(worker)}: {reason_of(error)}")
             before = self._past.get(worker.key)
             failures = 1 + (before.failures if before else 0)
             self._past[worker.key] = Past(worker.generation, now, now, failures)
@@ -291,13 +356,10 @@ class Supervisor:
                 return
             if info is None or self._children.has_pid(info.si_pid):
                 return
-            os.waitpid(info.si_pid, 0)
-            if info.si_pid == self._guardian:
-                self._log.warning("guardian process ended, starting another")
-                self._start_guardian(self._fixed.lock, self._fixed.lifeline)
-            elif self._collector is not None and info.si_pid == self._collector.pid:
-                self._collector.restart()
-                self._log.warning("log collector process ended, started another")
+            _, status = os.waitpid(info.si_pid, 0)
+            self._guardian.note_end(info.si_pid, status)
+            if self._collector is not None:
+                self._collector.process.note_end(info.si_pid, status)
 
     def _on_end(self, ended: Ended) -> None:
         child, now = ended.child, time.monotonic()
@@ -338,7 +400,10 @@ class Supervisor:
             self._seen_counter = None
         elif word == RELOAD:
             self._reload_settings()
-        elif word == READY and self._phase is Phase.RUNNING:
+        elif self._phase is Phase.RUNNING and self._state == "starting":
+            engine = self._children.get(ENGINE)
+            if engine is None or word != f"{READY} {engine.process.pid}":
+                return
             self._was_ready = True
             self._state = "ready"
             for listener in self._fixed.sockets:
@@ -371,6 +436,9 @@ class Supervisor:
                 "configuration file contains errors; no changes were applied",
                 error=error,
             )
+            return
+        except Exception as error:
+            self._log.error("no changes were applied", exc_info=error)
             return
         differing = changes(self._settings, settings)
         for change in differing:
@@ -407,12 +475,15 @@ class Supervisor:
         try:
             counter = self._catalog.change_counter
             if counter == self._seen_counter:
+                self._catalog_errors.passed(self._log)
                 return
             subscriptions = self._catalog.subscriptions()
-        except StorageError as error:
-            # The desired workers stay the same.
-            self._log.error("could not read the catalog", error=error)
+        except Exception as error:
+            # The desired workers stay the same. Besides StorageError, a file that is damaged or
+            # was replaced raises errors of SQLite, and its values those of their types.
+            self._catalog_errors.say(self._log, "could not read the catalog", error)
             return
+        self._catalog_errors.passed(self._log)
         self._seen_counter = counter
         self._subscribed = [
             Desired(
@@ -463,7 +534,7 @@ class Supervisor:
         fixed = self._fixed
         status = NodeStatus(
             supervisor_pid=os.getpid(),
-            guardian_pid=self._guardian,
+            guardian_pid=self._guardian.pid,
             state=self._state,
             version=__version__,
             address=fixed.address,
@@ -473,36 +544,25 @@ class Supervisor:
         )
         if status == self._written:
             return
+        facts = LockFacts(
+            os.getpid(),
+            str(self._directory),
+            fixed.started_at,
+            fixed.port,
+            fixed.address,
+            self._state,
+        )
         try:
+            # First the file that is rewritten in place: it needs no room on a full disk.
+            fixed.lock.write(facts)
             write_status(self._settings.run_directory, status)
-            fixed.lock.write(
-                LockFacts(
-                    os.getpid(),
-                    str(self._directory),
-                    fixed.started_at,
-                    fixed.port,
-                    fixed.address,
-                    self._state,
-                )
-            )
         except OSError as error:
             # A full disk must not stop the node. The next round tries again.
             if not isinstance(self._written, OSError):
-                self._log.error(f"could not write the status file: {error.strerror}")
+                self._log.error(f"could not write the status file: {reason_of(error)}")
             self._written = error
             return
         self._written = status
-
-    # ---- guardian -----------------------------------------------------------------
-
-    def _start_guardian(self, lock: LockFile, lifeline: int) -> None:
-        self._guardian = start_guardian(self._directory, lifeline, [lock.fileno])
-
-    def _dismiss_guardian(self) -> None:
-        # The lifeline is closed by now. The guardian ends when nothing is left to kill.
-        if self._guardian:
-            with contextlib.suppress(ChildProcessError):
-                os.waitpid(self._guardian, 0)
 
 
 def run_node(
@@ -526,8 +586,12 @@ def run_node(
 
     # Before the log file and the catalog are touched, which are those of the node that runs.
     with (
+        held(),
+        _errors_of_start(),
         LockFile.acquire(settings.directory.resolve()) as lock,
         collecting(settings, reload, echo=foreground) as collector,
+        # Once more, so that the log has the same words.
+        _errors_of_start(),
     ):
         check_java(environ)
         inherited = {
@@ -540,9 +604,14 @@ def run_node(
         }
         if os.geteuid() == 0:
             get_logger().warning("running as root; any other user would do")
+        Catalog(settings.catalog_file, settings.warehouse, migrate=True).close()
         supervisor = Supervisor(
             settings,
-            catalog=Catalog(settings.catalog_file, settings.warehouse, migrate=True),
+            catalog=Catalog(
+                settings.catalog_file,
+                settings.warehouse,
+                busy_timeout_seconds=_CATALOG_SECONDS,
+            ),
             commands=node_commands(settings.directory),
             reload=reload,
             environ=inherited,
@@ -550,6 +619,31 @@ def run_node(
             collector=collector,
         )
         return supervisor.run()
+
+
+@contextlib.contextmanager
+def _errors_of_start() -> Iterator[None]:
+    """Report an error of the system as one that ends the start."""
+    try:
+        yield
+    except OSError as error:
+        where = f' "{error.filename}"' if error.filename else ""
+        raise ConfigurationError(
+            f"could not start server{where}: {reason_of(error)}"
+        ) from error
+
+
+def open_standard_streams() -> None:
+    """Open those of stdin, stdout and stderr that are closed, as with ``2>&-``. The next file, the
+    lock perhaps, would take the number, and a child would print into it."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            # The lowest free number.
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+            mode = "w" if number else "r"
+            setattr(sys, name, os.fdopen(number, mode, closefd=False))
 
 
 def _platform() -> str:

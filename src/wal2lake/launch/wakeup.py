@@ -2,8 +2,9 @@
 
 Signals arrive through Python's wakeup descriptor, and words through a datagram socket in the node's
 ``run/``. Both are read in the loop, so no code runs inside a signal handler. The engine sends
-``changed`` after a command has changed a subscription, ``ready`` once it accepts clients, and
-``reload`` if a session requests it. A lost ``changed`` or ``ready`` only costs a poll interval.
+``changed`` after a command has changed a subscription, ``ready PID`` once it accepts clients and
+again every few seconds, and ``reload`` if a session requests it. A lost ``changed`` costs a poll
+interval, a lost ``ready`` these seconds. A socket whose file somebody has removed is made anew.
 
 Called by: supervisor (``Wakeup``), the engine (``notify``).
 """
@@ -27,7 +28,8 @@ CHANGED: Final = "changed"
 """A subscription was created, altered or dropped."""
 
 READY: Final = "ready"
-"""The engine accepts clients."""
+"""The engine accepts clients. Its PID follows: the word may arrive when that engine has died and
+the next one is starting."""
 
 RELOAD: Final = "reload"
 """Requests a reload of the settings, as SIGHUP does."""
@@ -41,6 +43,9 @@ SIGNALS: Final = (
     signal.SIGUSR2,
     signal.SIGCHLD,
 )
+
+_MOST_WORDS: Final = 1000
+"""Words that one wait reads at most: signals must not wait for a sender that never pauses."""
 
 _Handler = Callable[[int, FrameType | None], object] | int | None
 
@@ -62,11 +67,7 @@ class Wakeup:
         self._before: dict[signal.Signals, _Handler] = {}
 
     def __enter__(self) -> Wakeup:
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self._socket.setblocking(False)
-        (self._run_directory / SOCKET_NAME).unlink(missing_ok=True)
-        with _address(self._run_directory) as address:
-            self._socket.bind(address)
+        self._socket = self._listen()
         self._reader, self._writer = os.pipe()
         os.set_blocking(self._reader, False)
         os.set_blocking(self._writer, False)
@@ -74,6 +75,8 @@ class Wakeup:
         signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
         for number in SIGNALS:
             self._before[number] = signal.signal(number, _note)
+        # Those that have come since ``held`` began arrive now.
+        self._mask = signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         return self
 
     def __exit__(
@@ -82,16 +85,40 @@ class Wakeup:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
         signal.set_wakeup_fd(-1)
         for number, handler in self._before.items():
             signal.signal(number, handler)
         for descriptor in (self._reader, self._writer):
             os.close(descriptor)
         self._socket.close()
-        (self._run_directory / SOCKET_NAME).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            self._path.unlink()
+
+    @property
+    def _path(self) -> Path:
+        return self._run_directory / SOCKET_NAME
+
+    def _listen(self) -> socket.socket:
+        listening = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        try:
+            listening.setblocking(False)
+            self._path.unlink(missing_ok=True)
+            with _address(self._run_directory) as address:
+                listening.bind(address)
+        except OSError:
+            listening.close()
+            raise
+        return listening
 
     def wait(self, timeout_seconds: float) -> Wake:
         """Sleep until something happens, or the timeout."""
+        # Without its directory, it is tried again each time.
+        with contextlib.suppress(OSError):
+            if not self._path.exists():
+                renewed = self._listen()
+                self._socket.close()
+                self._socket = renewed
         poll = select.poll()
         for source in (self._reader, self._socket.fileno()):
             poll.register(source, select.POLLIN)
@@ -106,9 +133,30 @@ class Wakeup:
                 yield signal.Signals(number)
 
     def _read_words(self) -> Iterator[str]:
+        words: dict[str, None] = {}
         with contextlib.suppress(BlockingIOError):
-            while True:
-                yield self._socket.recv(256).decode(errors="replace")
+            for _ in range(_MOST_WORDS):
+                words[self._socket.recv(256).decode(errors="replace")] = None
+        # Any further ones would be repetitions.
+        return iter(words)
+
+
+@contextlib.contextmanager
+def held() -> Iterator[None]:
+    """Keep signals until ``Wakeup`` can take them: a SIGHUP would end a node that is starting, and
+    process 1 of a container would not even hear a SIGTERM. Ctrl-C still ends it at once.
+
+    After ``Wakeup`` the node has ended in order, and signals are ignored."""
+    numbers = set(SIGNALS) - {signal.SIGINT, signal.SIGCHLD}
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+    try:
+        yield
+    finally:
+        for number in numbers:
+            # To ignore a signal discards the one that waits.
+            handler = signal.signal(number, signal.SIG_IGN)
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def notify(run_directory: Path, word: str) -> bool:

@@ -9,4 +9,5 @@ decides what should run.
     spare      a process that waits to become a receiver
     collector, logfile, echo   the process that writes the log file, that file, its copy on stderr
     guardian   kills the remaining processes if the supervisor is killed
+    attendants keeps guardian and collector alive
 """

@@ -16,6 +16,7 @@ Source: prctl(2), PR_SET_PDEATHSIG and PR_SET_NAME.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import faulthandler
 import importlib
@@ -26,7 +27,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -47,8 +48,21 @@ EXIT_CONFIGURATION: Final = 78
 """Exit code (EX_CONFIG) of an engine that cannot run until the configuration is corrected. At the
 node's start it ends the node; later it is throttled like a crash."""
 
+_HELD: Final = frozenset({signal.SIGHUP, signal.SIGUSR1})
+"""Signals that would kill a process which has not yet said what they mean to it."""
+
 _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_NAME: Final = 15
+
+
+@contextlib.contextmanager
+def signals_held() -> Iterator[None]:
+    """Keep signals that are sent to a new child until its ``main`` can take them."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _HELD)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def watch_supervisor(environ: Mapping[str, str] | None = None) -> None:
@@ -86,7 +100,6 @@ def listening_sockets(
 
 def main(arguments: Sequence[str]) -> None:
     """Run the module ``arguments[0]`` with the other arguments as its command line."""
-    watch_supervisor()
     # The supervisor handles SIGHUP and signals the engine, which catches it. Sent to another
     # child by mistake, it must not kill.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -94,6 +107,9 @@ def main(arguments: Sequence[str]) -> None:
     # finding out what a worker is waiting for.
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1)
+    # Before there is a thread, which would inherit the mask.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _HELD)
+    watch_supervisor()
     if arguments[0] == SPARE:
         _name_process("spare")
         command = _become(arguments[1])

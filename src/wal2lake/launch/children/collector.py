@@ -26,12 +26,12 @@ import os
 import select
 import signal
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
-from wal2lake.errors import ConfigurationError, Wal2LakeError
+from wal2lake.errors import ConfigurationError, Wal2LakeError, reason_of
+from wal2lake.launch.children.attendants import Attendant
 from wal2lake.launch.children.echo import LogEcho
 from wal2lake.launch.children.guardian import close_all_but
 from wal2lake.launch.children.logfile import LogRotation, RotatedFile
@@ -76,46 +76,41 @@ class LogCollector:
         self._outputs = (os.dup(_STDOUT), os.dup(_STDERR))
         self._echo = self._outputs[1] if echo else None
         self._hung_up = False
-        self.pid = self._fork()
-        sys.stdout.flush()
-        sys.stderr.flush()
+        self.process = Attendant("log collector", self._fork, self._fork())
+        _flush()
         os.dup2(self._writer, _STDOUT)
         os.dup2(self._writer, _STDERR)
 
-    def restart(self) -> None:
-        """Start another collector, after the death of this one was reaped."""
-        self.pid = self._fork()
-
     def reload(self) -> None:
         """Have the collector read its settings, and open its file, again."""
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self.pid, signal.SIGHUP)
+        if self.process.pid:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.process.pid, signal.SIGHUP)
 
     def close(self) -> None:
         """Give stdout and stderr back, and wait until everything is written."""
-        sys.stdout.flush()
-        sys.stderr.flush()
+        _flush()
         for saved, number in zip(self._outputs, (_STDOUT, _STDERR), strict=True):
             os.dup2(saved, number)
             os.close(saved)
         os.close(self._reader)
         os.close(self._writer)
-        deadline = time.monotonic() + _END_SECONDS
-        with contextlib.suppress(ChildProcessError):
-            while os.waitpid(self.pid, os.WNOHANG)[0] == 0:
-                # Something that cannot be killed holds the pipe.
-                if time.monotonic() > deadline:
-                    return
-                time.sleep(0.005)
+        # Something that cannot be killed may hold the pipe.
+        self.process.part(_END_SECONDS, kill=False)
 
     def _fork(self) -> int:
-        sys.stderr.flush()
+        _flush()
         # A SIGHUP must not meet a collector that does not handle it yet.
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
-        pid = os.fork()
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
+        ours = os.getpid()
+        try:
+            pid = os.fork()
+        finally:
+            if os.getpid() == ours:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
         if pid != 0:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
             return pid
+        code = 1
         try:
             signal.set_wakeup_fd(-1)
             for ignored in _IGNORED:
@@ -128,9 +123,10 @@ class LogCollector:
                 os.dup2(null, number)
             close_all_but({*kept, _STDOUT, _STDERR})
             self._collect()
+            code = 0
         finally:
             # Never return into the supervisor's code.
-            os._exit(0)
+            os._exit(code)
 
     def _collect(self) -> None:
         file = RotatedFile(self._path, rotation_of(self._settings))
@@ -140,7 +136,8 @@ class LogCollector:
         while data := self._read(echo):
             if self._hung_up:
                 self._hung_up = False
-                with contextlib.suppress(Wal2LakeError):
+                # Whatever is wrong with the settings, the log goes on.
+                with contextlib.suppress(Exception):
                     file.rotation = rotation_of(self._reload())
                 file.reopen()
             file.write(data)
@@ -168,6 +165,12 @@ class LogCollector:
         self._hung_up = True
 
 
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+
+
 def rotation_of(settings: Settings) -> LogRotation:
     """Return the rotation that the settings ask for."""
     node = settings.node
@@ -191,11 +194,20 @@ def collecting(
         yield None
         return
     _check(settings.log_file)
-    collector = LogCollector(settings, reload, echo=echo)
+    try:
+        collector = LogCollector(settings, reload, echo=echo)
+    except OSError as error:
+        raise ConfigurationError(
+            f"could not start the log collector: {reason_of(error)}"
+        ) from error
     try:
         yield collector
     except Wal2LakeError as error:
         get_logger().critical(error.message, error=error)
+        raise
+    except Exception as error:
+        # In the background, nobody sees what the interpreter prints.
+        get_logger().critical("the node has failed", exc_info=error)
         raise
     finally:
         collector.close()

@@ -17,15 +17,28 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from wal2lake.launch.children.child import LIFELINE_FD, LISTEN_FD, SPARE, SUPERVISOR_PID
+from wal2lake.launch.children.child import (
+    LIFELINE_FD,
+    LISTEN_FD,
+    SPARE,
+    SUPERVISOR_PID,
+    signals_held,
+)
 from wal2lake.launch.children.spare import Spare
 from wal2lake.launch.directory.status import WorkerStatus
 from wal2lake.launch.plan import ChildRole, Desired, Running, WorkerKey
-from wal2lake.launch.processes import MARKER, kill_session
+from wal2lake.launch.processes import (
+    MARKER,
+    has_ended,
+    kill_session,
+    marked,
+    processes,
+)
 from wal2lake.model import Oid
 
 _CHILD: Final = (sys.executable, "-m", "wal2lake.launch")
@@ -199,13 +212,14 @@ class Children:
             process = self._spare.become(command[len(_CHILD) :], now)
             if process is not None:
                 return process
-        return subprocess.Popen(
-            command,
-            env=environ,
-            stdin=subprocess.DEVNULL,
-            pass_fds=descriptors,
-            start_new_session=True,
-        )
+        with signals_held():
+            return subprocess.Popen(
+                command,
+                env=environ,
+                stdin=subprocess.DEVNULL,
+                pass_fds=descriptors,
+                start_new_session=True,
+            )
 
     def stop(self, key: WorkerKey, number: signal.Signals, now: float) -> None:
         """Ask a worker to end; its deadline counts from the first request."""
@@ -244,8 +258,7 @@ class Children:
         ended = []
         for key, child in list(self._children.items()):
             pid = child.process.pid
-            state = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-            if state is None:
+            if not has_ended(pid):
                 continue
             # Before the number is released, so that the session cannot be another one.
             remains = kill_session(pid)
@@ -254,6 +267,25 @@ class Children:
             ended.append(Ended(child, returncode, remains))
         return ended
 
+    def kill_lost(self) -> int:
+        """SIGKILL children that an error has kept from being noted, with their sessions; returns
+        their number. OSError if they cannot be looked for.
+
+        A second engine must not run beside such a one. They are reaped as strangers."""
+        ours = os.getpid()
+        lost = [
+            process
+            for process in processes()
+            if process.parent == ours
+            and process.state not in "ZX"
+            and not self.has_pid(process.pid)
+        ]
+        with_marker = marked(Path(self._environ[MARKER])) if lost else []
+        pids = [process.pid for process in lost if process.pid in with_marker]
+        for pid in pids:
+            kill_session(pid)
+        return len(pids)
+
     def _note(self, key: WorkerKey, running: Running) -> None:
         self._children[key] = replace(self._children[key], running=running)
 
@@ -261,4 +293,5 @@ class Children:
 def _send(child: Child, number: signal.Signals) -> None:
     # Popen.send_signal reaps a child that has just ended, and ``reap`` would look for it in vain.
     # Until ``reap`` the number is the child's, dead or alive.
-    os.kill(child.process.pid, number)
+    with suppress(ProcessLookupError):
+        os.kill(child.process.pid, number)

@@ -34,22 +34,28 @@ _IGNORED: Final = (
     signal.SIGPIPE,
 )
 
+_FEW: Final = 32
+"""Number of descriptors that are closed without a listing of those that are open."""
+
 
 def start_guardian(directory: Path, lifeline: int, keep: Collection[int]) -> int:
-    """Fork the guardian; returns its pid, a child to be reaped.
+    """Fork the guardian; returns its pid, a child to be reaped. OSError if that fails.
 
     ``lifeline`` is the reading end; of all other descriptors only ``keep`` stay open.
     """
     # A non-empty buffer would be written twice.
-    sys.stderr.flush()
+    with contextlib.suppress(OSError, ValueError):
+        sys.stderr.flush()
     pid = os.fork()
     if pid != 0:
         return pid
+    code = 1
     try:
         _guard(directory, lifeline, {lifeline, *keep})
+        code = 0
     finally:
         # Never return into the supervisor's code.
-        os._exit(0)
+        os._exit(code)
 
 
 def _guard(directory: Path, lifeline: int, keep: Collection[int]) -> None:
@@ -65,6 +71,11 @@ def _guard(directory: Path, lifeline: int, keep: Collection[int]) -> None:
 
 def close_all_but(keep: Collection[int]) -> None:
     """Close all descriptors of this process except ``keep``."""
+    for number in range(_FEW):
+        # The listing needs one, and all may be in use.
+        if number not in keep:
+            with contextlib.suppress(OSError):
+                os.close(number)
     for entry in list(Path("/dev/fd").iterdir()):
         if int(entry.name) not in keep:
             # One of the descriptors was the listing's own.

@@ -13,13 +13,13 @@ Takes command lines; gives the process to its new owner. Called by children; the
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
-from wal2lake.launch.processes import kill_session
+from wal2lake.launch.children.child import signals_held
+from wal2lake.launch.processes import has_ended, kill_session
 
 QUIET_SECONDS: Final = 5.0
 """A new spare is started this long after the last one was used, because a receiver that has just
@@ -49,14 +49,14 @@ class Spare:
 
     def reap(self, now: float) -> None:
         """Reap a spare that has ended unused."""
-        if self._process is not None and _has_ended(self._process):
+        if self._process is not None and has_ended(self._process.pid):
             self._bury(self._process)
             self._due = now + RETRY_SECONDS
 
     def prepare(self, now: float) -> None:
         """Start a spare if one is due; called after ``reap``. A failure does no harm."""
         if self._command and self._process is None and now >= self._due:
-            with suppress(OSError):
+            with suppress(OSError), signals_held():
                 self._process = subprocess.Popen(
                     self._command,
                     env=self._environ,
@@ -95,9 +95,3 @@ class Spare:
         if process.stdin is not None:
             with suppress(OSError):
                 process.stdin.close()
-
-
-def _has_ended(process: subprocess.Popen[bytes]) -> bool:
-    """Return whether the process has ended, without reaping it: its session is killed first."""
-    flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
-    return os.waitid(os.P_PID, process.pid, flags) is not None

@@ -1,0 +1,373 @@
+"""What a supervisor survives, each once ended it or made it hang; and how it ends when it must."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import resource
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.fakes.node import HERE, FakeNode
+
+from wal2lake.catalog import Catalog
+from wal2lake.errors import StorageError
+from wal2lake.launch import is_locked, read_lock, read_status
+from wal2lake.launch import processes as processes_module
+from wal2lake.launch.children import attendants
+from wal2lake.launch.children.attendants import Attendant
+from wal2lake.launch.children.collector import LogCollector
+from wal2lake.launch.directory.lockfile import FILE_NAME, LockFile
+from wal2lake.launch.processes import is_alive, kill_session, marked, session_members
+from wal2lake.launch.wakeup import CHANGED, SOCKET_NAME, Wakeup, notify
+from wal2lake.observe import configure
+from wal2lake.testing.node import run_cli
+from wal2lake.testing.waits import wait_until
+
+
+@pytest.fixture
+def fake(tmp_path: Path) -> Iterator[FakeNode]:
+    node = FakeNode(tmp_path)
+    yield node
+    node.close()
+
+
+def status_of(fake: FakeNode) -> str:
+    status = read_status(fake.directory / "run")
+    return "" if status is None else status.state
+
+
+# ---- the start ---------------------------------------------------------------------------
+
+
+def test_a_node_without_a_stderr_runs(fake: FakeNode) -> None:
+    """Its next file took the number, and no child could start."""
+    closed = 'exec "$0" "$1" "$2" 2>&-'
+    runner = [sys.executable, str(HERE / "node_runner.py"), str(fake.directory)]
+    fake.process = subprocess.Popen(
+        ["sh", "-c", closed, *runner], env=fake.environ, start_new_session=True
+    )
+    wait_until(fake.ready)
+    assert fake.events("engine", "listening")
+
+
+# ---- the system's limits ---------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def no_descriptors() -> Iterator[None]:
+    """While the context is open, no file can be opened."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest = os.dup(0)
+    os.close(lowest)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def test_without_descriptors_no_process_is_called_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An engine's JVM was then left alive beside the next engine."""
+    with no_descriptors(), pytest.raises(OSError, match="Too many open files"):
+        session_members(os.getsid(0))
+    child = subprocess.Popen(["sleep", "600"], start_new_session=True)
+    find, failures = session_members, [errno.EMFILE, errno.ENFILE]
+
+    def failing(session: int) -> list[int]:
+        if failures:
+            number = failures.pop()
+            raise OSError(number, os.strerror(number))
+        return find(session)
+
+    monkeypatch.setattr(processes_module, "session_members", failing)
+    monkeypatch.setattr(os, "killpg", lambda *_: None)
+    assert kill_session(child.pid) == 1
+    assert child.wait() == -signal.SIGKILL
+
+
+def test_a_guardian_starts_when_all_descriptors_are_in_use() -> None:
+    """It ended at once, and the supervisor started the next one without a pause."""
+    code = (
+        "import os, resource\n"
+        "from wal2lake.launch.children.guardian import close_all_but\n"
+        "kept = os.dup(1)\n"
+        "while os.dup(1) < 60: pass\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (61, 61))\n"
+        "close_all_but({kept})\n"
+        "os.write(kept, str(os.listdir('/dev/fd')).encode())\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
+    assert (len(done.stdout.split(",")), done.stderr) == (2, "")
+
+
+def test_a_fork_that_fails_is_tried_again_after_a_pause(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    configure("test")
+    answers: list[int | None] = [None, None, 7]
+
+    def fork() -> int:
+        answer = answers.pop(0)
+        if answer is None:
+            raise BlockingIOError(errno.EAGAIN, "no")
+        return answer
+
+    attendant = Attendant("guardian", fork)
+    for now in (100.0, 100.1, 100.9):
+        attendant.keep(now)
+    assert len(answers) == 2
+    attendant.keep(101.0)
+    attendant.keep(102.0)
+    assert attendant.pid == 7
+    text = "could not fork guardian process: Resource temporarily unavailable"
+    assert capfd.readouterr().err.count(text) == 1
+    # One that ends at once is throttled, too.
+    answers[:] = [8]
+    attendant.note_end(7, 256)
+    attendant.keep(102.5)
+    assert attendant.pid == 0
+    attendant.keep(103.0)
+    assert attendant.pid == 8
+    assert "guardian process (PID 7) exited with exit code 1" in capfd.readouterr().err
+
+
+def test_a_collector_that_cannot_be_forked_leaves_the_signals_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The supervisor was deaf to SIGHUP from then on."""
+
+    def fork() -> int:
+        raise BlockingIOError(errno.EAGAIN, "no")
+
+    monkeypatch.setattr(os, "fork", fork)
+    with pytest.raises(BlockingIOError):
+        object.__new__(LogCollector)._fork()
+    assert signal.SIGHUP not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
+
+
+def test_an_attendant_that_is_stopped_does_not_hold_up_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(attendants, "_FAREWELL_SECONDS", 0.1)
+    deaf = subprocess.Popen(["sleep", "600"])
+    Attendant("guardian", lambda: 0, deaf.pid).part(0.1)
+    assert not is_alive(deaf.pid)
+    deaf.wait()
+
+
+def test_a_stop_does_not_wait_for_a_guardian_that_was_stopped(fake: FakeNode) -> None:
+    fake.start()
+    status = read_status(fake.directory / "run")
+    assert status is not None
+    os.kill(status.guardian_pid, signal.SIGSTOP)
+    fake.signal(signal.SIGTERM)
+    assert fake.wait_end() == 0
+
+
+# ---- the catalog ---------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def damaged(fake: FakeNode, value: str | None) -> Iterator[None]:
+    path = fake.directory / "catalog.sqlite"
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
+        where = "where key = 'counter'"
+        (before,) = other.execute(f"select value from meta {where}").fetchone()
+        if value is None:
+            other.execute(f"delete from meta {where}")
+        else:
+            other.execute(f"update meta set value = ? {where}", (value,))
+        yield
+        other.execute(
+            "insert or replace into meta (key, value) values ('counter', ?)", (before,)
+        )
+
+
+@pytest.mark.parametrize("value", ["no number", None])
+def test_a_catalog_with_an_unexpected_value_stops_nobody(
+    fake: FakeNode, value: str | None
+) -> None:
+    subid = fake.subscribe(1)
+    fake.start()
+    [receiver] = fake.wait_events(f"receiver{subid}", 1)
+    with damaged(fake, value):
+        wait_until(lambda: "could not read the catalog" in fake.log_text())
+        assert is_alive(receiver) and fake.ready()
+    other = fake.subscribe(2)
+    fake.wait_events(f"receiver{other}", 1)
+    assert is_alive(receiver)
+
+
+def test_a_locked_catalog_is_waited_for_as_long_as_the_supervisor_says(
+    fake: FakeNode,
+) -> None:
+    """Each round would have waited half a minute for the lock, and SIGTERM with it."""
+    path = fake.directory / "catalog.sqlite"
+    fake.catalog.close()
+    catalog = Catalog(path, busy_timeout_seconds=0.1)
+    catalog.close()
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("pragma journal_mode = delete")
+        other.execute("begin exclusive")
+        begin = time.monotonic()
+        with pytest.raises(StorageError, match="Device or resource busy"):
+            assert catalog.change_counter
+        assert time.monotonic() - begin < 5
+    catalog.close()
+
+
+# ---- words and signals ---------------------------------------------------------------------
+
+
+def test_a_ready_of_another_engine_counts_for_nothing_and_a_lost_one_is_repeated(
+    fake: FakeNode,
+) -> None:
+    silent = fake.directory / "fake" / "engine.silent"
+    silent.touch()
+    subid = fake.subscribe(1)
+    fake.process = fake.launch()
+    [engine] = fake.wait_events("engine", 1)
+    fake.wait_events(f"receiver{subid}", 1)
+    for word in ("ready", "ready 1", f"ready {engine}0", "\x00"):
+        notify(fake.directory / "run", word)
+    # Whatever was sent before it has been read with it.
+    fake.change(subid, bump=True)
+    fake.wait_events(f"receiver{subid}", 2)
+    assert status_of(fake) == "starting"
+    (fake.directory / "run" / SOCKET_NAME).unlink()
+    silent.unlink()
+    wait_until(fake.ready)
+
+
+def test_words_that_are_repeated_are_read_once(tmp_path: Path) -> None:
+    with Wakeup(tmp_path) as wakeup:
+        for _ in range(3):
+            notify(tmp_path, CHANGED)
+        assert wakeup.wait(10).words == (CHANGED,)
+
+
+def test_signals_wait_until_they_can_be_taken(tmp_path: Path) -> None:
+    # In a process of one thread, as the supervisor is.
+    code = (
+        "import os, signal, sys\n"
+        "from pathlib import Path\n"
+        "from wal2lake.launch.wakeup import Wakeup, held\n"
+        "with held():\n"
+        "    os.kill(os.getpid(), signal.SIGTERM)\n"
+        "    os.kill(os.getpid(), signal.SIGHUP)\n"
+        "    with Wakeup(Path(sys.argv[1])) as wakeup:\n"
+        "        print(sorted(wakeup.wait(10).signals))\n"
+        "    # After the end they mean nothing more.\n"
+        "    os.kill(os.getpid(), signal.SIGTERM)\n"
+        "print(signal.getsignal(signal.SIGTERM).name)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    expected = f"{sorted([signal.SIGTERM, signal.SIGHUP])}\nSIG_DFL\n"
+    assert (done.returncode, done.stdout) == (0, expected)
+
+
+def test_signals_during_the_start_do_not_kill_a_node(fake: FakeNode) -> None:
+    fake.process = fake.launch()
+    wait_until(lambda: read_lock(fake.directory))
+    for number in (signal.SIGHUP, signal.SIGUSR1, signal.SIGCHLD):
+        fake.signal(number)
+    wait_until(fake.ready)
+    fake.signal(signal.SIGTERM)
+    assert fake.wait_end() == 0
+
+
+def test_a_node_can_be_stopped_while_it_starts(fake: FakeNode) -> None:
+    """Nobody was signalled, and the command waited in vain."""
+    fake.process = fake.launch()
+    wait_until(lambda: read_lock(fake.directory))
+    done = run_cli("stop", "-D", fake.directory, "--timeout", "20")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert fake.wait_end() == 0
+
+
+# ---- the directory -------------------------------------------------------------------------
+
+
+def test_a_node_whose_lock_file_was_removed_makes_room_for_the_next(
+    fake: FakeNode,
+) -> None:
+    """A second node could start in its directory and write the same tables."""
+    subid = fake.subscribe(1)
+    fake.start()
+    fake.wait_events(f"receiver{subid}", 1)
+    (fake.directory / FILE_NAME).unlink()
+    with LockFile.acquire(fake.directory) as other:
+        assert fake.wait_end() == 1
+        assert "because the node's lock file is gone" in fake.log_text()
+        assert other.is_in_place(), "it is not the ended node's to remove"
+    assert marked(fake.directory) == []
+
+
+def test_a_node_whose_directory_was_moved_ends(tmp_path: Path) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    old.mkdir()
+    fake = FakeNode(old).start()
+    old.rename(new)
+    shutil.copytree(new, old, ignore=shutil.ignore_patterns("*.sock"))
+    assert fake.wait_end() == 1
+    assert marked(old) == [] and not is_locked(new)
+    assert (old / FILE_NAME).exists()
+    fake.close()
+
+
+def test_a_directory_whose_name_is_no_text_has_a_node(tmp_path: Path) -> None:
+    directory = tmp_path / os.fsdecode(b"l\xffke")
+    directory.mkdir()
+    fake = FakeNode(directory).start()
+    fake.signal(signal.SIGTERM)
+    assert fake.wait_end() == 0
+    fake.close()
+
+
+# ---- errors that nobody has thought of -----------------------------------------------------
+
+
+def test_a_round_that_lacks_a_resource_is_repeated(fake: FakeNode) -> None:
+    subid = fake.subscribe(1)
+    fake.start()
+    [receiver] = fake.wait_events(f"receiver{subid}", 1)
+    fault = fake.directory / "fake" / "fault"
+    fault.write_text("OSError")
+    wait_until(lambda: "the supervisor lacks a resource" in fake.log_text())
+    fault.unlink()
+    other = fake.subscribe(2)
+    fake.wait_events(f"receiver{other}", 1)
+    assert is_alive(receiver) and fake.ready()
+
+
+def test_a_bug_ends_the_node_at_once_and_the_log_says_why(tmp_path: Path) -> None:
+    """In the background, nothing was left to say why the node was gone."""
+    fake = FakeNode(tmp_path, node__log_file="server.log")
+    subid = fake.subscribe(1)
+    fake.start()
+    fake.wait_events(f"receiver{subid}", 1)
+    (tmp_path / "fake" / "fault").write_text("KeyError")
+    assert fake.wait_end() == 1
+    told = (tmp_path / "server.log").read_text()
+    assert "FATAL:  the supervisor has failed" in told
+    assert "KeyError: 'planted'" in told and "shut down" not in told
+    assert marked(tmp_path) == [] and not is_locked(tmp_path)
+    fake.close()
