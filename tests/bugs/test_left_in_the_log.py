@@ -43,7 +43,7 @@ def test_a_companion_without_its_file_goes(log: Path) -> None:
     (log / f".{1:020}.json.crc").write_bytes(b"crc")
     (log / f".{1:020}.crc.crc").write_bytes(b"crc")
     (log / "._last_checkpoint.crc").write_bytes(b"crc")
-    assert discard_torn_commits(str(log.parent), 0) == ()
+    assert discard_torn_commits(log.parent, 0) == ()
     assert names(log) == kept
 
 
@@ -61,7 +61,7 @@ def test_temporary_files_go_but_for_those_that_another_writer_may_be_at(
     os.utime(theirs[0], (old, old))
     # A name that is not a writer's is none of our business.
     (log / "notes.tmp").write_bytes(b"")
-    assert discard_torn_commits(str(log.parent), 0) == ()
+    assert discard_torn_commits(log.parent, 0) == ()
     assert names(log) == kept | {
         theirs[1].name,
         f".{theirs[1].name}.crc",

@@ -61,7 +61,7 @@ def test_a_vacuumed_file_does_not_tear_the_version_that_added_it(
     commit(1, add(table, "a", there=False))
     commit(2, remove("a"), add(table, "b", dataChange=False))
     commit(3, add(table, "c"))
-    assert discard_torn_commits(str(table), 0) == ()
+    assert discard_torn_commits(table, 0) == ()
     assert versions(table) == [0, 1, 2, 3]
 
 
@@ -76,19 +76,19 @@ def test_a_vacuumed_deletion_vector_does_not_tear_either(
     commit(1, add(table, "a"))
     commit(2, remove("a"), add(table, "a", deletionVector=gone))
     commit(3, remove("a"), add(table, "a", deletionVector=kept))
-    assert discard_torn_commits(str(table), 0) == ()
+    assert discard_torn_commits(table, 0) == ()
     (table / "kept.bin").unlink()
-    assert discard_torn_commits(str(table), 0) == (2, 3)
+    assert discard_torn_commits(table, 0) == (2, 3)
 
 
 def test_vacuumed_change_files_do_not_tear(table: Path, commit: Actions) -> None:
     """VACUUM takes them by age; no action says so."""
     commit(0)
     commit(1, add(table, "a"), {"cdc": {"path": "_change_data/x", "size": 3}})
-    assert discard_torn_commits(str(table), 0) == ()
+    assert discard_torn_commits(table, 0) == ()
     (table / "_change_data").mkdir()
     (table / "_change_data" / "x").write_bytes(b"1")
-    assert discard_torn_commits(str(table), 0) == (1,)
+    assert discard_torn_commits(table, 0) == (1,)
 
 
 def test_a_version_that_must_go_excuses_nothing(table: Path, commit: Actions) -> None:
@@ -97,7 +97,7 @@ def test_a_version_that_must_go_excuses_nothing(table: Path, commit: Actions) ->
     commit(1, add(table, "a", there=False))
     commit(2, add(table, "b", there=False))
     commit(3, remove("a"), add(table, "c"))
-    assert discard_torn_commits(str(table), 0) == (1, 2, 3)
+    assert discard_torn_commits(table, 0) == (1, 2, 3)
     assert versions(table) == [0]
 
 
@@ -109,7 +109,7 @@ def test_a_removal_does_not_excuse_a_later_addition(
     commit(2, remove("a"))
     commit(3, add(table, "a", size=5))
     commit(4, add(table, "b"))
-    assert discard_torn_commits(str(table), 0) == (3, 4)
+    assert discard_torn_commits(table, 0) == (3, 4)
 
 
 # ---- when a worker asks for it -----------------------------------------------------------

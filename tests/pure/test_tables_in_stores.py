@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -23,9 +25,18 @@ from wal2lake.errors import StorageError
 from wal2lake.lake.branch.lookup import Files, find
 from wal2lake.lake.delta.datafile import DataFileWriter
 from wal2lake.lake.delta.deletionvectors import read_vector, write_vectors
+from wal2lake.lake.delta.durability import (
+    settle_commit,
+    settle_created,
+    settle_files,
+)
+from wal2lake.lake.delta.fields import TYPE_OID
+from wal2lake.lake.delta.log.version import state_of
+from wal2lake.lake.delta.schema import field_json, json_of
 from wal2lake.lake.plain import PlainRead
 from wal2lake.lake.plain.change import PlainChange
-from wal2lake.lake.port import FieldSpec
+from wal2lake.lake.plain.widen import widened
+from wal2lake.lake.port import FieldSpec, NextField
 from wal2lake.lake.staging.layout import ChangeShape, Seq, Uniqueness
 from wal2lake.lake.store import MissingFileError, store_at
 from wal2lake.lake.tablefiles import DataFile, add_action
@@ -396,3 +407,54 @@ def test_a_truncate_in_a_store(s3: Server, proxy: StoreProxy, tmp_path: Path) ->
         assert isinstance(upsert, Upsert) and upsert.truncates
         table.commit(upsert)
         assert table.read() == []
+
+
+def test_rows_with_other_columns(s3: Server, proxy: StoreProxy, tmp_path: Path) -> None:
+    fields = [
+        NextField(FIELDS[0], "id"),
+        NextField(FieldSpec("n", "int", pg_type_oid=Oid(23)), None),
+        NextField(FIELDS[2], "big"),
+    ]
+    schema = [
+        field_json(field.field.name, json_of(field.field.spark_ddl), {})
+        for field in fields
+    ]
+    schema[1]["metadata"] = {TYPE_OID: 23}
+    metadata = {
+        "id": "id",
+        "schemaString": json.dumps({"type": "struct", "fields": schema}),
+        "partitionColumns": [],
+        "configuration": {},
+    }
+    for table in _both(s3, tmp_path, _rows(300), 2):
+        before = table.read()
+        adds = widened(_port(table), table.state, metadata, fields, {"n": "17"})
+        assert adds
+        table.files = [DataFile(add["add"]) for add in adds]
+        table.state = state_of(table.state.location, metadata, 1, {})
+        assert table.read() == [(row[0], 17, row[2]) for row in before]
+
+
+def test_objects_need_no_fsync(
+    s3: Server, proxy: StoreProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, there = _both(s3, tmp_path, _rows(10), 1)
+    synced: list[str] = []
+    monkeypatch.setattr(
+        os,
+        "fsync",
+        lambda handle: synced.append(str(Path(f"/dev/fd/{handle}").readlink())),
+    )
+    proxy.seen.clear()
+    for table, suffixes in ((here, {".parquet", ".bin", ""}), (there, set())):
+        (vector,) = write_vectors(table.state.location, [pa.array([0]).to_numpy()])
+        proxy.seen.clear()
+        synced.clear()
+        store = store_at(table.state.location)
+        settle_files(store, [table.files[0].path], [None, vector])
+        assert {Path(one).suffix for one in synced} == suffixes
+        assert (str(tmp_path / "t") in synced) == bool(suffixes)
+        settle_commit(store, 3)
+        settle_created(store)
+        assert proxy.seen == []
+    settle_files(store_at("hdfs://host/t"), ["x"])

@@ -1,7 +1,7 @@
 """Makes a Delta commit survive a power loss.
 
-Comes in: a table's location and version, or file paths. Goes out: nothing; when a function
-returns, the files that it was called for are on stable storage. Called by
+Comes in: a table's store and version, or its files. Goes out: nothing; when a function returns, the
+files that it was called for are on stable storage. Called by
 ``spark.delta.deltatables``.
 
 Why this way. Spark's local filesystem never calls fsync, and Delta's log store renames the commit
@@ -11,15 +11,15 @@ checkpoints of that version, Hadoop's ``.crc`` companions (a torn companion make
 good file) and the directories. Versions are synced in order and without gaps: a durable version
 above a lost one would break the log's chain.
 
-Only ``file:`` URLs and plain paths are synced here. Object stores and HDFS make a closed file
-durable themselves, so for any other scheme these functions do nothing.
+An object is durable, and whole, once its request is answered, and HDFS makes a closed file durable
+itself. So ``settle_*`` do nothing for a store that is not a directory.
 
-``discard_torn_commits`` is the counterpart at start. A power loss may leave a commit torn that
-was never synced. No caller was told that it succeeded, so it is removed as if it had never
-happened. A missing data file does not prove that a commit is torn, because VACUUM deletes files
-that a later version has removed; that later version excuses the file if it stays itself. Other
-leftovers of a crash are removed from the log, too: temporary files, and Hadoop's companions of
-missing files, by which a later file of that name would be judged.
+``discard_torn_commits`` is the counterpart at start, for a directory. A power loss may leave a
+commit torn that was never synced. No caller was told that it succeeded, so it is removed as if it
+had never happened. A missing data file does not prove that a commit is torn, because VACUUM deletes
+files that a later version has removed; that later version excuses the file if it stays itself.
+Other leftovers of a crash are removed from the log, too: temporary files, and Hadoop's companions
+of missing files, by which a later file of that name would be judged.
 
 Sources: fsync(2), rename(2); Delta transaction log protocol, "Delta Log Entries", "Deletion
 Vectors" ("Derived Fields" for file names, Z85 of ZeroMQ RFC 32).
@@ -41,7 +41,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from wal2lake.lake.delta.z85 import decode_z85
-from wal2lake.lake.store import local_path, sync_path
+from wal2lake.lake.store import LocalStore, Store, local_path, sync_path
 
 SYNC_THREADS = 8
 """fsync waits for the device; a few at once let the device order them."""
@@ -60,24 +60,33 @@ _COMPANION = re.compile(r"\.(([0-9]{20}\..*|_last_checkpoint)(?<!\.tmp))\.crc")
 """Name of a Hadoop companion; group 1 is the name of the file that it belongs to."""
 
 
-def sync_files(paths: Iterable[Path], *, below: Path | None = None) -> None:
-    """Fsync files, then each directory that holds one. With ``below``, a table's directory, the
-    directories between it and the files are synced, too."""
-    files = sorted(set(paths))
-    _sync_all(files)
-    parents = {path.parent for path in files}
-    _sync_all(sorted(parents) if below is None else _with_new_parents(parents, below))
+def settle_files(
+    store: Store | None,
+    files: Iterable[str],
+    vectors: Iterable[Mapping[str, Any] | None] = (),
+) -> None:
+    """Make new files of a table durable, with the directories between it and them. ``vectors``:
+    descriptors of deletion vectors, whose files are new, too."""
+    if not isinstance(store, LocalStore):
+        return
+    written = (vector_file(store.root, vector) for vector in vectors)
+    paths = {store.root / file for file in files}
+    paths.update(path for path in written if path is not None)
+    _sync_all(sorted(paths))
+    _sync_all(_with_new_parents({path.parent for path in paths}, store.root))
 
 
-def sync_commit(location: str, version: int, *, first: int | None = None) -> None:
+def settle_commit(
+    store: Store | None, version: int, *, first: int | None = None
+) -> None:
     """Make versions ``first`` (default: ``version``) to ``version`` durable, in order.
 
     A version whose JSON Delta's log cleanup has removed is skipped: it is older than any promise
     that is still open.
     """
-    table = local_path(location)
-    if table is None:
+    if not isinstance(store, LocalStore):
         return
+    table = store.root
     log = table / "_delta_log"
     for number in range(version if first is None else first, version + 1):
         commit = log / f"{number:020}.json"
@@ -94,12 +103,11 @@ def sync_commit(location: str, version: int, *, first: int | None = None) -> Non
     _sync_all([log, table])
 
 
-def sync_checkpoint(location: str, version: int) -> None:
+def settle_checkpoint(store: Store | None, version: int) -> None:
     """Make a checkpoint durable that was written after its version's commit."""
-    table = local_path(location)
-    if table is None:
+    if not isinstance(store, LocalStore):
         return
-    log = table / "_delta_log"
+    log = store.root / "_delta_log"
     _sync_all(_with_checksums(log.glob(f"{version:020}.checkpoint*")))
     _sync_all([*_pointer(log), *_sidecars(log)])
     _sync_all([log])
@@ -118,26 +126,17 @@ def actions_of(commit: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in commit.split("\n") if line]
 
 
-def sync_created(location: str) -> None:
+def settle_created(store: Store | None) -> None:
     """Make a new table's directory and its parents durable, with version 0."""
-    table = local_path(location)
-    if table is None:
+    if not isinstance(store, LocalStore):
         return
-    sync_commit(location, 0)
-    _sync_all([table.parent, table.parent.parent])
+    settle_commit(store, 0)
+    _sync_all([store.root.parent, store.root.parent.parent])
 
 
-def newest_version(location: str) -> int | None:
-    """Return the highest version in a local log; None if there is none or the table is not
-    local."""
-    table = local_path(location)
-    if table is None:
-        return None
-    return max(_versions(table / "_delta_log"), default=None)
-
-
-def discard_torn_commits(location: str, synced_version: int) -> tuple[int, ...]:
-    """Remove versions above ``synced_version`` that a power loss left incomplete.
+def discard_torn_commits(table: Path, synced_version: int) -> tuple[int, ...]:
+    """Remove versions of a directory's table above ``synced_version`` that a power loss left
+    incomplete.
 
     Returns the removed versions. Every version above the first torn one is removed, because it
     was built on that one. A version is whole if each of its files is there or has been removed by
@@ -146,9 +145,6 @@ def discard_torn_commits(location: str, synced_version: int) -> tuple[int, ...]:
     abandoned files are removed from the whole log. Call it before the first use of the table,
     with the last version whose sync is on record.
     """
-    table = local_path(location)
-    if table is None:
-        return ()
     log = table / "_delta_log"
     unsynced = sorted(v for v in _versions(log) if v > synced_version)
     kept = _count_whole([_inspect_version(table, log, v) for v in unsynced])

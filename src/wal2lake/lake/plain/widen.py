@@ -20,13 +20,13 @@ import pyarrow as pa
 
 from wal2lake.errors import InternalError
 from wal2lake.lake.delta.datafile import TableWriter
-from wal2lake.lake.delta.durability import sync_files
+from wal2lake.lake.delta.durability import settle_files
 from wal2lake.lake.delta.log.version import state_of
 from wal2lake.lake.plain.read import is_plain
 from wal2lake.lake.port import NextField, TablePort, TableState
 from wal2lake.lake.staging.convert import SentColumn, convert_column, mapping_of
 from wal2lake.lake.staging.generated import computed
-from wal2lake.lake.store import local_path
+from wal2lake.lake.store import store_at
 from wal2lake.lake.tablefiles import add_action
 from wal2lake.lake.upsert import is_readable
 from wal2lake.lake.upsert.stored import StoredRows
@@ -57,13 +57,13 @@ def widened(
     its column, if a column keeps its source but not its type, or if only Spark can read the
     version. Raises StorageError.
     """
-    root = local_path(state.location)
+    store = store_at(state.location)
     stored = tables.plainly_read(state.location, state.version)
     computes = {name for name, _ in generated}
     anew = [
         column for column in fields if column.anew and column.field.name not in computes
     ]
-    if root is None or stored is None or anew:
+    if store is None or stored is None or anew:
         return None
     before, files = stored
     after = state_of(state.location, metadata, state.version + 1, {})
@@ -79,7 +79,7 @@ def widened(
     values = _values(after, fields, constants)
     if values is None:
         return None
-    rows = StoredRows(replace(before, location=str(root)), files)
+    rows = StoredRows(replace(before, location=store.location), files)
     positions = range(len(before.fields))
     with TableWriter(state.location, after.physical_fields) as writer:
         for batch in rows.live_batches(positions, _BATCH_ROWS, _BATCH_BYTES):
@@ -97,7 +97,7 @@ def widened(
                 raise InternalError("a generated column cannot be computed any more")
             writer.write(table)
         added = writer.finish()
-    sync_files([root / file.path for file in added], below=root)
+    settle_files(store, [file.path for file in added])
     return [{"add": add_action(file, data_change=True)} for file in added]
 
 

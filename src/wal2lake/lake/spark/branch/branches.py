@@ -32,7 +32,7 @@ from pyspark.sql import SparkSession
 
 from wal2lake.errors import StorageError, Wal2LakeError
 from wal2lake.lake.branch.netchange import BranchChange, in_branch, net_change
-from wal2lake.lake.delta.durability import sync_files
+from wal2lake.lake.delta.durability import settle_files
 from wal2lake.lake.delta.log.checksum import checksum_line
 from wal2lake.lake.delta.log.firstversion import commit_lines, is_plain, write_first
 from wal2lake.lake.delta.log.place import dump
@@ -242,7 +242,7 @@ class Branches:
             return
         for file in files:
             _link(source / file, root / file)
-        sync_files([root / file for file in files], below=root)
+        settle_files(LocalStore(root), files)
 
     def take_back(self, branch: Branch, files: Sequence[str]) -> None:
         """Undo ``carry_over`` for files that no commit names or will name."""

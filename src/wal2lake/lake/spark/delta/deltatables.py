@@ -46,11 +46,10 @@ from pyspark.sql import SparkSession
 from wal2lake.errors import DuplicateObjectError, StorageError
 from wal2lake.lake.delta.durability import (
     discard_torn_commits,
-    sync_checkpoint,
-    sync_commit,
-    sync_created,
-    sync_files,
-    vector_file,
+    settle_checkpoint,
+    settle_commit,
+    settle_created,
+    settle_files,
 )
 from wal2lake.lake.delta.fit import check_files
 from wal2lake.lake.delta.log.background import BackgroundWork, LeavesTables
@@ -91,7 +90,7 @@ from wal2lake.lake.spark.delta.creation import Creation
 from wal2lake.lake.spark.delta.jvm import DeltaJvm
 from wal2lake.lake.spark.delta.uniqueness import any_key_taken, any_key_twice
 from wal2lake.lake.spark.session import use_pool
-from wal2lake.lake.store import has_store, local_path, store_at
+from wal2lake.lake.store import LocalStore, has_store, local_path, store_at
 from wal2lake.lake.tablefiles import AddedFile, DataFile, Replaced, add_action
 from wal2lake.observe import KeyedLocks, LockRank, OrderedLock, failpoint
 from wal2lake.pgtypes.spark_ddl import identifier
@@ -136,7 +135,7 @@ class DeltaTables:
         self._creation.create(
             location, fields, properties, partition_columns, clustering
         )
-        sync_created(location)
+        settle_created(store_at(location))
         state = self.state(location)
         with self._lock:
             self._synced[location] = 0
@@ -361,25 +360,16 @@ class DeltaTables:
             kept = file.add(data_change=not rearranges)
             if kept is not None:
                 changes.append({"add": kept})
-        root = local_path(location)
-        if root is not None:
-            named = [
-                *(file.vector for file in adds),
-                *(file.vector for file in replaced),
-            ]
-            vectors = [vector_file(root, vector) for vector in named]
-            sync_files(
-                [
-                    *(root / added.path for added in adds),
-                    *(path for path in vectors if path is not None),
-                ],
-                below=root,
-            )
+        settle_files(
+            store_at(location),
+            [added.path for added in adds],
+            [*(file.vector for file in adds), *(file.vector for file in replaced)],
+        )
         failpoint("lake.files_synced")
         return self._commit(
             _CommitRequest(
                 location,
-                root,
+                local_path(location),
                 adds,
                 changes,
                 cursor,
@@ -551,7 +541,7 @@ class DeltaTables:
             none = self._delta.jvm.scala.Option.empty()
             self._delta.log(location).checkpoint(snapshot, none)
             version: int = snapshot.version()
-        sync_checkpoint(location, version)
+        settle_checkpoint(store_at(location), version)
 
     def _commit_by_delta(self, request: _CommitRequest) -> Committed:
         location, cursor = request.location, request.cursor
@@ -590,13 +580,17 @@ class DeltaTables:
         if synced is not None and synced >= version:
             return
         first = max(0, version - LOOK_BACK) if synced is None else synced + 1
-        sync_commit(location, version, first=first)
+        settle_commit(store_at(location), version, first=first)
         with self._lock:
             self._synced[location] = max(version, self._synced.get(location, 0))
 
     def recover(self, location: str, synced_version: int) -> tuple[int, ...]:
         """Recover a table, as in TablePort."""
-        removed = discard_torn_commits(location, synced_version)
+        store = store_at(location)
+        if not isinstance(store, LocalStore):
+            # A commit is whole there, or does not exist.
+            return ()
+        removed = discard_torn_commits(store.root, synced_version)
         if removed:
             self.forget(location)
             with self._delta.calling(location):
