@@ -22,12 +22,8 @@ from wal2lake.health import (
     WalsenderFacts,
 )
 from wal2lake.model import Lsn, Oid
-from wal2lake.observe.telemetry import (
-    BUCKETS,
-    Histogram,
-    ProcessTelemetry,
-    SeriesKey,
-)
+from wal2lake.observe.series import SeriesKey, SeriesValues
+from wal2lake.observe.telemetry import BUCKETS, Histogram, ProcessTelemetry
 from wal2lake.web.reading import NodeReading
 
 NAMES = ("plain", 'with "quotes"', "back\\slash", "new\nline", "ünïcode", "{a=b}")
@@ -152,18 +148,22 @@ def measured(
         birth=None,
         started_at=NOW,
         written_at=NOW,
-        counters=counters,
-        gauges={
-            series("not_declared", subscription=name): 1,
-            series("walsender_flush_lag_seconds", pid="7"): 0.5,
-            series("walsender_flush_lag_seconds", pid="8"): 1.5,
-            series("walsender_flush_lag_seconds", pid="99"): 9.0,
-        },
-        histograms={
-            series(histogram, subscription=name): Histogram(
-                (*range(len(BUCKETS)), 4), 12.5
-            )
-        },
+        counters=SeriesValues.of(counters),
+        gauges=SeriesValues.of(
+            {
+                series("not_declared", subscription=name): 1,
+                series("walsender_flush_lag_seconds", pid="7"): 0.5,
+                series("walsender_flush_lag_seconds", pid="8"): 1.5,
+                series("walsender_flush_lag_seconds", pid="99"): 9.0,
+            }
+        ),
+        histograms=SeriesValues.of(
+            {
+                series(histogram, subscription=name): Histogram(
+                    (*range(len(BUCKETS)), 4), 12.5
+                )
+            }
+        ),
     )
 
 

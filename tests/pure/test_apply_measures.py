@@ -25,7 +25,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 def counters(world: World, name: str) -> dict[tuple[str, ...], Any]:
     """Counters by the values of their labels, the subscription left out."""
     found = {}
-    for series, labels, value in world.telemetry.as_json()["counters"]:
+    for (series, labels), value in world.telemetry.copy().counters.items():
         if series == name:
             assert ("subscription", "s1") in labels
             values = [value for label, value in labels if label != "subscription"]
@@ -37,7 +37,7 @@ def observed(world: World, name: str) -> int:
     """Number of observations of a histogram."""
     return sum(
         sum(counts)
-        for series, _, counts, _ in world.telemetry.as_json()["histograms"]
+        for (series, _), (counts, _) in world.telemetry.copy().histograms.items()
         if series == name
     )
 
@@ -136,7 +136,6 @@ def test_a_renamed_subscription_counts_under_its_new_name(world: World) -> None:
     side.reaches(208)
     wait_until(lambda: observed(world, "commit_to_visible_seconds") == 2)
     names = {
-        dict(labels)["subscription"]
-        for _, labels, _ in world.telemetry.as_json()["counters"]
+        dict(labels)["subscription"] for _, labels in world.telemetry.copy().counters
     }
     assert names == {"s1", "renamed"}

@@ -66,7 +66,7 @@ class Engine:
         self.measures.look(self.now)
         return {
             (name, *(value for _, value in labels)): value
-            for name, labels, value in self.telemetry.as_json()["gauges"]
+            for (name, labels), value in self.telemetry.copy().gauges.items()
         }
 
 
@@ -102,13 +102,13 @@ def test_series_end_with_their_table_and_subscription(tmp_path: Path) -> None:
         # A batch that was in hand.
         engine.telemetry.count("rows_total", subscription="s1", table="public.t1")
         engine.look()
-        counters = [labels for _, labels, _ in engine.telemetry.as_json()["counters"]]
+        counters = [labels for _, labels in engine.telemetry.copy().counters]
         assert not [labels for labels in counters if ("table", "public.t1") in labels]
         assert len(counters) == 2
         world.catalog.drop_subscription(Oid(1))
         gauges = engine.look()
         assert not [key for key in gauges if "s1" in key]
-        assert engine.telemetry.as_json()["counters"] == []
+        assert engine.telemetry.copy().counters == {}
 
 
 def test_heap_is_unknown_when_the_jvm_does_not_answer(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ def series(world: World, kind: str) -> dict[tuple[str, ...], Any]:
     """Series by name and values of labels."""
     return {
         (name, *(value for label, value in labels if label != "subscription")): value
-        for name, labels, value in world.telemetry.as_json()[kind]
+        for (name, labels), value in getattr(world.telemetry.copy(), kind).items()
     }
 
 

@@ -12,10 +12,12 @@ from typing import Any
 
 import pytest
 
+from wal2lake.observe.series import SeriesNames, SeriesValues
 from wal2lake.observe.telemetry import (
     BUCKETS,
     Telemetry,
     TelemetryFile,
+    read_process,
     read_telemetry,
     telemetry_path,
 )
@@ -164,7 +166,8 @@ def test_broken_files_are_left_out(tmp_path: Path) -> None:
     _written(tmp_path, telemetry)
     path = telemetry_path(tmp_path, "engine")
     whole = path.read_bytes()
-    value = json.loads(whole)
+    first, second = whole.splitlines()
+    names, value = json.loads(first), json.loads(second)
     others: list[Any] = [None, [[1, 2]], "x", {}, [["a", 1, 2, 3]]]
     broken: list[bytes] = [
         b"",
@@ -173,13 +176,22 @@ def test_broken_files_are_left_out(tmp_path: Path) -> None:
         b"[]",
         b"null",
         b"{}",
-        json.dumps({**value, "started_at": 1e300}).encode(),
+        first,
+        b"\n" + second,
+        second + b"\n" + first,
+        first + b"\n" + json.dumps({**value, "started_at": 1e300}).encode(),
         *(
-            json.dumps({**value, name: other}).encode()
+            first + b"\n" + json.dumps({**value, name: other}).encode()
             for name in value
             if name not in ("process", "birth")
             for other in others
-            if not (name in ("counters", "gauges", "histograms") and other == {})
+            if not (name == "gauges" and other == {})
+        ),
+        *(
+            json.dumps({**names, name: other}).encode() + b"\n" + second
+            for name in names
+            for other in others
+            if not (name == "gauges" and other == {})
         ),
     ]
     for number, data in enumerate(broken):
@@ -207,10 +219,45 @@ def test_a_file_of_an_ended_process_is_recognised(tmp_path: Path) -> None:
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait()
     path = telemetry_path(tmp_path, "engine")
-    value = json.loads(path.read_bytes())
+    names, numbers = path.read_text().splitlines()
+    value = json.loads(numbers)
     # A pid that nobody has, and a pid that another process has got since.
     for pid, birth in ((process.pid, read.birth), (os.getpid(), "17")):
-        path.write_text(json.dumps({**value, "pid": pid, "birth": birth}))
+        changed = json.dumps({**value, "pid": pid, "birth": birth})
+        path.write_text(f"{names}\n{changed}\n")
         (old,) = read_telemetry(tmp_path)
         assert not old.is_running
         assert old.counters == {("rows_total", ()): 1}
+
+
+def test_names_that_stay_are_shared_with_the_reading_before(tmp_path: Path) -> None:
+    telemetry = Telemetry()
+    telemetry.count("rows_total", table="a.b")
+    telemetry.gauge("files", 1, table="a.b")
+    telemetry.observe("wait_seconds", 1)
+    with TelemetryFile(tmp_path, "engine", telemetry) as file:
+        file.write()
+        first = read_process(tmp_path, "engine")
+        telemetry.count("rows_total", table="a.b")
+        file.write()
+        second = read_process(tmp_path, "engine", first)
+        telemetry.count("rows_total", 5, table="a.c")
+        telemetry.forget("files", table="a.b")
+        file.write()
+        third = read_process(tmp_path, "engine", second)
+    assert first is not None and second is not None and third is not None
+    assert second.counters.names is first.counters.names
+    assert second.histograms.names is first.histograms.names
+    assert second.counters == {("rows_total", (("table", "a.b"),)): 2}
+    assert second.gauges == first.gauges
+    assert third.counters == {
+        ("rows_total", (("table", "a.b"),)): 2,
+        ("rows_total", (("table", "a.c"),)): 5,
+    }
+    assert third.gauges == {}
+
+
+def test_numbers_that_do_not_fit_their_names_are_refused() -> None:
+    names = SeriesNames([("files", ())])
+    with pytest.raises(ValueError, match="number of values"):
+        SeriesValues(names, [1, 2])

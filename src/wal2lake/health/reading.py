@@ -51,7 +51,7 @@ from wal2lake.health.collecting.surroundings import (
     disks,
     rss_bytes,
 )
-from wal2lake.health.collecting.tables import table_facts
+from wal2lake.health.collecting.tables import KnownTables, table_facts
 from wal2lake.health.facts import (
     NodeFacts,
     PreparedTransactionFacts,
@@ -90,6 +90,7 @@ class FactReader:
         self._logs = LogSizes()
         self._certificate = CertificateEnd()
         self._changes = LastChanges()
+        self._tables = KnownTables()
         self._lock = threading.Lock()
 
     def _load(self, directory: Path) -> Settings:
@@ -141,6 +142,7 @@ class FactReader:
         )
         unfinished_since = self._unfinished_since(overview, now)
         self._changes.end_round()
+        self._tables.end_round()
         self._logs.keep(_log_directory(settings, s) for s in overview.subscriptions)
         web = _web(settings, status)
         state = "stopped" if not locked else "starting" if lock is None else lock.state
@@ -227,7 +229,15 @@ class FactReader:
             clock = LagClock(positions, first_after, now, silent)
             received, durable, applied, visible = clock.stages()
             tables = tuple(
-                table_facts(subscription, overview, clock, reports, self._changes, now)
+                table_facts(
+                    subscription,
+                    overview,
+                    clock,
+                    reports,
+                    self._changes,
+                    self._tables,
+                    now,
+                )
             )
         of_copy = next((table for table in tables if table.error is not None), None)
         limit = settings.log.size_limit_bytes or None

@@ -12,6 +12,10 @@ Names are those of metrics without the prefix ``wal2lake_``: base units, ``_tota
 Labels are bounded: subscriptions, their tables, methods, kinds, SQLSTATEs. A series ends when
 ``forget`` or ``keep_only`` says so; a counter otherwise lives as long as its process.
 
+The file has two lines of JSON. The first line names the series, the second one has their numbers
+in the same order. The first line seldom changes, so the process keeps its text, and a reader that
+finds the bytes that it knows parses the second line only: with 1,000 tables, a tenth of the work.
+
 The file is not fsynced: after a crash of the machine it may be old or broken, and is then ignored.
 """
 
@@ -28,7 +32,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
+
+from wal2lake.observe.series import Labels, SeriesKey, SeriesNames, SeriesValues
 
 BUCKETS: Final = (
     0.001,
@@ -59,13 +65,10 @@ _INTERVAL_SECONDS: Final = 1.0
 _SHARE: Final = 0.01
 """Share of the time that writing may take: a file of very many series is written less often."""
 
+_KINDS: Final = ("counters", "gauges", "histograms")
+
 _FOLDER: Final = "telemetry"
 _SUFFIX: Final = ".json"
-
-Labels: TypeAlias = tuple[tuple[str, str], ...]
-"""Pairs of label and value, sorted by label."""
-SeriesKey: TypeAlias = tuple[str, Labels]
-"""Name and labels of one series."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,20 +202,31 @@ class Telemetry:
         for (name, labels), histogram in before.histograms.items():
             self.observe_all(name, histogram.counts, histogram.total, **dict(labels))
 
-    def as_json(self) -> dict[str, Any]:
-        """Return all series as JSON values. Changes of other threads wait for a copy only."""
+    def copy(self) -> TelemetryNumbers:
+        """Return all series. Changes of other threads wait for the copy only."""
         with self._lock:
-            counters = list(self._counters.items())
-            gauges = list(self._gauges.items())
-            histograms = [
-                (key, list(counts), sums[0])
-                for key, (counts, sums) in self._histograms.items()
-            ]
-        return {
-            "counters": [(*key, value) for key, value in counters],
-            "gauges": [(*key, value) for key, value in gauges],
-            "histograms": [(*key, counts, total) for key, counts, total in histograms],
-        }
+            return TelemetryNumbers(
+                self._counters.copy(),
+                self._gauges.copy(),
+                {
+                    key: (list(counts), sums[0])
+                    for key, (counts, sums) in self._histograms.items()
+                },
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class TelemetryNumbers:
+    """All series of a process at one moment."""
+
+    counters: Mapping[SeriesKey, float]
+    gauges: Mapping[SeriesKey, float]
+    histograms: Mapping[SeriesKey, tuple[list[int], float]]
+    """Number of observations in each bucket, and their sum."""
+
+    def names(self) -> tuple[tuple[SeriesKey, ...], ...]:
+        """Return the names of the three kinds."""
+        return tuple(self.counters), tuple(self.gauges), tuple(self.histograms)
 
 
 class TelemetryFile:
@@ -230,6 +244,8 @@ class TelemetryFile:
             "started_at": time.time(),
         }
         self._lock = threading.Lock()
+        self._names: tuple[tuple[SeriesKey, ...], ...] | None = None
+        self._first_line = ""
         self._written: int | None = None
         self._ended = threading.Event()
         self._thread = threading.Thread(
@@ -254,8 +270,7 @@ class TelemetryFile:
                 self._written = changes
 
     def _replace(self) -> bool:
-        described = {**self._about, "written_at": time.time()}
-        text = json.dumps(described | self._telemetry.as_json(), separators=(",", ":"))
+        text = self._text(self._telemetry.copy())
         temporary = self._path.with_suffix(".tmp")
         with contextlib.suppress(OSError):
             self._path.parent.mkdir(mode=0o700, exist_ok=True)
@@ -263,6 +278,21 @@ class TelemetryFile:
             temporary.rename(self._path)
             return True
         return False
+
+    def _text(self, numbers: TelemetryNumbers) -> str:
+        names = numbers.names()
+        # Quick, because the keys are the same objects as before.
+        if names != self._names:
+            self._names = names
+            self._first_line = _dump(dict(zip(_KINDS, names, strict=True)))
+        described = {
+            **self._about,
+            "written_at": time.time(),
+            "counters": list(numbers.counters.values()),
+            "gauges": list(numbers.gauges.values()),
+            "histograms": list(numbers.histograms.values()),
+        }
+        return f"{self._first_line}\n{_dump(described)}\n"
 
     def close(self) -> None:
         """Write the last numbers and end the thread. The file stays."""
@@ -294,10 +324,12 @@ class ProcessTelemetry:
     started_at: datetime
     written_at: datetime
     """Time of the last change that is in the file."""
-    counters: Mapping[SeriesKey, float]
+    counters: SeriesValues[float]
     """Since ``started_at``."""
-    gauges: Mapping[SeriesKey, float]
-    histograms: Mapping[SeriesKey, Histogram]
+    gauges: SeriesValues[float]
+    histograms: SeriesValues[Histogram]
+    first_line: bytes = b""
+    """Text of the file that has the names."""
 
     @property
     def is_running(self) -> bool:
@@ -318,17 +350,28 @@ def read_telemetry(directory: Path) -> tuple[ProcessTelemetry, ...]:
     return tuple(one for path in paths if (one := _read_file(path)) is not None)
 
 
-def read_process(directory: Path, process: str) -> ProcessTelemetry | None:
-    """Read the file of one process; None if it is missing, unreadable or broken."""
-    return _read_file(telemetry_path(directory, process))
+def read_process(
+    directory: Path, process: str, before: ProcessTelemetry | None = None
+) -> ProcessTelemetry | None:
+    """Read the file of one process; None if it is missing, unreadable or broken.
+
+    ``before``: what was read of it last. If it has the same series, their names are shared."""
+    return _read_file(telemetry_path(directory, process), before)
 
 
-def _read_file(path: Path) -> ProcessTelemetry | None:
+def _read_file(
+    path: Path, before: ProcessTelemetry | None = None
+) -> ProcessTelemetry | None:
     # Whatever an interrupted or foreign writer has left.
     with contextlib.suppress(
         OSError, ValueError, TypeError, LookupError, AttributeError, OverflowError
     ):
-        return _read(json.loads(path.read_bytes()))
+        first, _, second = path.read_bytes().partition(b"\n")
+        if before is not None and before.first_line == first:
+            return _read(before.first_line, _names_of(before), json.loads(second))
+        kinds = json.loads(first)
+        names = tuple(_names(kinds[kind]) for kind in _KINDS)
+        return _read(first, names, json.loads(second))
     return None
 
 
@@ -342,30 +385,35 @@ def telemetry_path(directory: Path, process: str) -> Path:
     return telemetry_folder(directory) / f"{process}{_SUFFIX}"
 
 
-def _read(value: Any) -> ProcessTelemetry:
+def _names_of(read: ProcessTelemetry) -> tuple[SeriesNames, ...]:
+    return read.counters.names, read.gauges.names, read.histograms.names
+
+
+def _names(keys: list[Any]) -> SeriesNames:
+    return SeriesNames((str(name), _labels(labels)) for name, labels in keys)
+
+
+def _read(
+    first_line: bytes, names: tuple[SeriesNames, ...], value: Any
+) -> ProcessTelemetry:
     birth = value["birth"]
+    counters, gauges, histograms = names
     return ProcessTelemetry(
         process=str(value["process"]),
         pid=int(value["pid"]),
         birth=None if birth is None else str(birth),
         started_at=datetime.fromtimestamp(value["started_at"], UTC),
         written_at=datetime.fromtimestamp(value["written_at"], UTC),
-        counters={
-            (str(name), _labels(labels)): _number(number)
-            for name, labels, number in value["counters"]
-        },
-        gauges={
-            (str(name), _labels(labels)): _number(number)
-            for name, labels, number in value["gauges"]
-        },
-        histograms={
-            (str(name), _labels(labels)): _histogram(counts, total)
-            for name, labels, counts, total in value["histograms"]
-        },
+        counters=SeriesValues(counters, map(_number, value["counters"])),
+        gauges=SeriesValues(gauges, map(_number, value["gauges"])),
+        histograms=SeriesValues(
+            histograms, (_histogram(*one) for one in value["histograms"])
+        ),
+        first_line=first_line,
     )
 
 
-def _histogram(counts: list[Any], total: Any) -> Histogram:
+def _histogram(counts: Any, total: Any) -> Histogram:
     if len(counts) != len(BUCKETS) + 1:
         raise ValueError("a histogram of another version")
     return Histogram(tuple(int(number) for number in counts), _number(total))
@@ -381,6 +429,10 @@ def _number(value: Any) -> float:
     if not isinstance(value, int | float):
         raise TypeError("not a number")
     return value
+
+
+def _dump(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"))
 
 
 def _sorted(labels: dict[str, str]) -> Labels:

@@ -1,29 +1,29 @@
 """Reports of the node's processes: their telemetry files, each parsed once.
 
 In: the files of ``run/telemetry/``. Out: values of series, by name and labels. A file is read again
-when it was replaced. For one thread at a time.
+when it was replaced. Where each series is among the values is found out once for as long as the
+processes have the same series, and tables whose numbers have not changed keep their report. For one
+thread at a time.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 
+from wal2lake.observe.series import Labels, SeriesNames
 from wal2lake.observe.telemetry import (
     ProcessTelemetry,
-    SeriesKey,
     read_process,
     telemetry_folder,
 )
 
 _ENGINE = "engine"
-
-Labelled = dict[tuple[tuple[str, str], ...], float]
-"""Values of one series by their labels."""
 
 
 _TABLE_GAUGES = (
@@ -60,17 +60,101 @@ class TableReport:
 NO_REPORT = TableReport()
 
 
+@dataclass(frozen=True, slots=True)
+class _TablePlaces:
+    """Where the numbers of one table are, among those of all processes."""
+
+    rows: dict[str, int] = field(default_factory=dict)
+    batches: dict[str, int] = field(default_factory=dict)
+    gauges: dict[str, int] = field(default_factory=dict)
+
+    def numbers(self, values: Sequence[float]) -> list[float]:
+        """Return the table's numbers, in the order of their places."""
+        found = [values[place] for place in self.rows.values()]
+        found += [values[place] for place in self.batches.values()]
+        found += [values[place] for place in self.gauges.values()]
+        return found
+
+    def report(self, values: Sequence[float]) -> TableReport:
+        """Return the table's report."""
+        return TableReport(
+            {kind: int(values[place]) for kind, place in self.rows.items()},
+            {method: int(values[place]) for method, place in self.batches.items()},
+            {name: values[place] for name, place in self.gauges.items()},
+        )
+
+
+class _Layout:
+    """Places of the series of all processes: first all gauges, then all counters.
+
+    If two processes have the same series, the later one counts."""
+
+    def __init__(self, processes: Sequence[ProcessTelemetry]) -> None:
+        self.names = _names(processes)
+        self.gauges: dict[str, dict[Labels, int]] = {}
+        self._counters: dict[str, dict[Labels, int]] = {}
+        place = 0
+        for into, many in zip((self.gauges, self._counters), self.names, strict=True):
+            for name, labels in chain.from_iterable(names.keys for names in many):
+                into.setdefault(name, {})[labels] = place
+                place += 1
+        self._tables = self._places_of_tables()
+        self._reports: dict[tuple[str, str], tuple[list[float], TableReport]] = {}
+
+    def _places_of_tables(self) -> Mapping[tuple[str, str], _TablePlaces]:
+        found: defaultdict[tuple[str, str], _TablePlaces] = defaultdict(_TablePlaces)
+        for name, label in (("rows_total", "kind"), ("batches_total", "method")):
+            for labels, place in self._counters.get(name, {}).items():
+                known = dict(labels)
+                of = found[known["subscription"], known["table"]]
+                counts = of.rows if label == "kind" else of.batches
+                counts[known[label]] = place
+        for name in _TABLE_GAUGES:
+            for labels, place in self.gauges.get(name, {}).items():
+                known = dict(labels)
+                found[known["subscription"], known["table"]].gauges[name] = place
+        return found
+
+    def reports(self, values: Sequence[float]) -> Mapping[tuple[str, str], TableReport]:
+        """Return the reports about tables; the same object for one that has the same numbers."""
+        before = self._reports
+        after: dict[tuple[str, str], tuple[list[float], TableReport]] = {}
+        for table, places in self._tables.items():
+            numbers = places.numbers(values)
+            kept = before.get(table)
+            if kept is None or kept[0] != numbers:
+                kept = numbers, places.report(values)
+            after[table] = kept
+        self._reports = after
+        return {table: report for table, (_, report) in after.items()}
+
+
+def _names(
+    processes: Sequence[ProcessTelemetry],
+) -> tuple[tuple[SeriesNames, ...], tuple[SeriesNames, ...]]:
+    return (
+        tuple([process.gauges.names for process in processes]),
+        tuple([process.counters.names for process in processes]),
+    )
+
+
 class Reports:
     """The last report of each process, together."""
 
-    def __init__(self, processes: Mapping[str, ProcessTelemetry]) -> None:
-        """``processes`` by name."""
+    def __init__(
+        self, processes: Mapping[str, ProcessTelemetry], before: Reports | None = None
+    ) -> None:
+        """``processes`` by name. ``before``: the reports that these replace."""
         self._processes = processes
-        self._gauges: dict[str, Labelled] = {}
-        self._counters: dict[str, Labelled] = {}
-        for process in processes.values():
-            _gather(self._gauges, process.gauges)
-            _gather(self._counters, process.counters)
+        all_of_them = self.processes
+        layout: _Layout | None = None if before is None else before._layout
+        if layout is None or layout.names != _names(all_of_them):
+            layout = _Layout(all_of_them)
+        self._layout: _Layout = layout
+        self._values = [
+            *chain.from_iterable(one.gauges.values_in_order for one in all_of_them),
+            *chain.from_iterable(one.counters.values_in_order for one in all_of_them),
+        ]
 
     @property
     def processes(self) -> tuple[ProcessTelemetry, ...]:
@@ -85,7 +169,9 @@ class Reports:
 
     def gauge(self, name: str, **labels: str) -> float | None:
         """Return a gauge; None if it is not known."""
-        return self._gauges.get(name, {}).get(tuple(sorted(labels.items())))
+        places = self._layout.gauges.get(name, {})
+        place = places.get(tuple(sorted(labels.items())))
+        return None if place is None else self._values[place]
 
     def whole(self, name: str, **labels: str) -> int | None:
         """Return a gauge that is a whole number."""
@@ -100,15 +186,15 @@ class Reports:
     def state(self, name: str, label: str, **labels: str) -> str | None:
         """Return the value of ``label`` in the series that also has ``labels``."""
         wanted = set(labels.items())
-        for pairs in self._gauges.get(name, {}):
+        for pairs in self._layout.gauges.get(name, {}):
             if wanted <= set(pairs):
                 return dict(pairs).get(label)
         return None
 
     def gauges(self, name: str) -> Iterator[tuple[dict[str, str], float]]:
         """Yield the labels and the value of each gauge of that name."""
-        for pairs, value in self._gauges.get(name, {}).items():
-            yield dict(pairs), value
+        for pairs, place in self._layout.gauges.get(name, {}).items():
+            yield dict(pairs), self._values[place]
 
     def is_engine_running(self) -> bool:
         """Return whether the engine that has reported still runs."""
@@ -117,24 +203,9 @@ class Reports:
 
     @cached_property
     def tables(self) -> Mapping[tuple[str, str], TableReport]:
-        """Reports about tables, by subscription and ``schema.table``."""
-        found: defaultdict[tuple[str, str], TableReport] = defaultdict(TableReport)
-        for name, label in (("rows_total", "kind"), ("batches_total", "method")):
-            for labels, value in self._counters.get(name, {}).items():
-                known = dict(labels)
-                report = found[known["subscription"], known["table"]]
-                counts = report.rows if label == "kind" else report.batches
-                counts[known[label]] = int(value)
-        for name in _TABLE_GAUGES:
-            for labels, value in self._gauges.get(name, {}).items():
-                known = dict(labels)
-                found[known["subscription"], known["table"]].gauges[name] = value
-        return found
-
-
-def _gather(into: dict[str, Labelled], series: Mapping[SeriesKey, float]) -> None:
-    for (name, labels), value in series.items():
-        into.setdefault(name, {})[labels] = value
+        """Reports about tables, by subscription and ``schema.table``. A report stays the same
+        object while its numbers are the same."""
+        return self._layout.reports(self._values)
 
 
 _Known = dict[str, tuple[tuple[int, int], ProcessTelemetry]]
@@ -167,9 +238,13 @@ class ReportReader:
             before = self._known.get(path.stem)
             if before is not None and before[0] == identity:
                 known[path.stem] = before
-            elif (process := read_process(self._directory, path.stem)) is not None:
+                continue
+            last = None if before is None else before[1]
+            process = read_process(self._directory, path.stem, last)
+            if process is not None:
                 known[path.stem] = (identity, process)
         if self._reports is None or _differ(known, self._known):
             self._known = known
-            self._reports = Reports({name: one for name, (_, one) in known.items()})
+            processes = {name: one for name, (_, one) in known.items()}
+            self._reports = Reports(processes, self._reports)
         return self._reports

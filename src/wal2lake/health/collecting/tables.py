@@ -1,23 +1,25 @@
 """Facts about the tables of one subscription.
 
-In: the catalog's rows, the subscription's lag clock. Out: ``TableFacts``.
-Called by ``reading``.
+In: the catalog's rows, the subscription's lag clock. Out: ``TableFacts``. Of a table about which
+nothing has changed since the last reading they are the same object, so that whoever shows tables
+need not look at it again. Called by ``reading``.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
+from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
-from wal2lake.catalog import Overview, Subscription, SubscriptionRel
+from wal2lake.catalog import Overview, Subscription, SubscriptionRel, TableName
 from wal2lake.health.collecting.changes import LastChanges
 from wal2lake.health.collecting.lag import LagClock
 from wal2lake.health.collecting.reports import NO_REPORT, Reports, TableReport
 from wal2lake.health.facts import CopyFacts, TableFacts
-from wal2lake.model import SyncState
+from wal2lake.model import Lsn, SyncState
 
 _COPYING: Final = SyncState.DATASYNC
 
@@ -31,12 +33,39 @@ _KNOWN_PERCENT: Final = 2
 """Part of a copy after which its speed says when it ends. A first range is slow."""
 
 
+class KnownTables:
+    """Facts about tables, kept for as long as what they were made of stays. For one thread."""
+
+    def __init__(self) -> None:
+        self._known: dict[Hashable, tuple[tuple[object, ...], TableFacts]] = {}
+        self._asked: dict[Hashable, tuple[tuple[object, ...], TableFacts]] = {}
+
+    def get(self, key: Hashable, made_of: tuple[object, ...]) -> TableFacts | None:
+        """Return the facts that the last round has made of the same."""
+        known = self._known.get(key)
+        if known is None or known[0] != made_of:
+            return None
+        self._asked[key] = known
+        return known[1]
+
+    def keep(
+        self, key: Hashable, made_of: tuple[object, ...], facts: TableFacts
+    ) -> None:
+        """Keep facts for the next round."""
+        self._asked[key] = made_of, facts
+
+    def end_round(self) -> None:
+        """Forget tables that were not asked for since the last round."""
+        self._known, self._asked = self._asked, {}
+
+
 def table_facts(
     subscription: Subscription,
     overview: Overview,
     clock: LagClock,
     reports: Reports,
     changes: LastChanges,
+    known: KnownTables,
     now: datetime,
 ) -> Iterator[TableFacts]:
     """Yield the facts of all tables, by OID."""
@@ -51,36 +80,65 @@ def table_facts(
         report = reports.tables.get(
             (subscription.name, f"{namespace}.{name}"), NO_REPORT
         )
-        yield TableFacts(
-            oid=rel.relid,
-            namespace=namespace,
-            name=name,
-            state=rel.state,
-            paused_since=None
-            if rel.paused_at is None
-            else datetime.fromisoformat(rel.paused_at),
-            error=rel.error,
-            sqlstate=rel.sqlstate,
-            freshness=None
-            if table is None
-            else freshness_seconds(table.parameters.get("freshness")),
-            behind_seconds=behind,
-            applied_lsn=position,
-            version=versions.get(int(rel.relid)),
-            files=report.whole("table_files"),
-            size_bytes=report.whole("table_size_bytes"),
-            deletion_vectors=report.whole("table_deletion_vectors"),
-            rows=report.rows,
-            batches=report.batches,
-            conflicts=overview.conflicts.get(key, 0),
-            coercions=overview.coercions.get(key, 0),
-            copy=_copy(rel, overview, report, changes, now)
-            if rel.state is _COPYING
-            else None,
-            remote_namespace=rel.remote_namespace,
-            remote_name=rel.remote_name,
-            rows_copied=rel.rows_copied,
+        made_of = (
+            rel,
+            table,
+            report,
+            position,
+            behind,
+            versions.get(int(rel.relid)),
+            overview.conflicts.get(key, 0),
+            overview.coercions.get(key, 0),
         )
+        if rel.state is _COPYING:
+            # The expected end of a copy depends on the time.
+            copy = _copy(rel, overview, report, changes, now)
+            yield replace(_facts(*made_of), copy=copy)
+            continue
+        facts = known.get(key, made_of)
+        if facts is None:
+            facts = _facts(*made_of)
+            known.keep(key, made_of, facts)
+        yield facts
+
+
+def _facts(
+    rel: SubscriptionRel,
+    table: TableName | None,
+    report: TableReport,
+    position: Lsn,
+    behind: float | None,
+    version: int | None,
+    conflicts: int,
+    coercions: int,
+) -> TableFacts:
+    return TableFacts(
+        oid=rel.relid,
+        namespace=rel.remote_namespace if table is None else table.namespace,
+        name=rel.remote_name if table is None else table.name,
+        state=rel.state,
+        paused_since=None
+        if rel.paused_at is None
+        else datetime.fromisoformat(rel.paused_at),
+        error=rel.error,
+        sqlstate=rel.sqlstate,
+        freshness=None
+        if table is None
+        else freshness_seconds(table.parameters.get("freshness")),
+        behind_seconds=behind,
+        applied_lsn=position,
+        version=version,
+        files=report.whole("table_files"),
+        size_bytes=report.whole("table_size_bytes"),
+        deletion_vectors=report.whole("table_deletion_vectors"),
+        rows=report.rows,
+        batches=report.batches,
+        conflicts=conflicts,
+        coercions=coercions,
+        remote_namespace=rel.remote_namespace,
+        remote_name=rel.remote_name,
+        rows_copied=rel.rows_copied,
+    )
 
 
 def _copy(

@@ -18,7 +18,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from wal2lake.errors import Wal2LakeError
-from wal2lake.web.metrics.samples import fill
+from wal2lake.web.metrics.samples import SampleTexts, fill
 from wal2lake.web.metrics.sheet import MetricSheet
 from wal2lake.web.reading import NodeReading, NodeReadings
 
@@ -53,6 +53,7 @@ class MetricsRoute:
 
     def __init__(self, readings: NodeReadings) -> None:
         self._readings = readings
+        self._texts = SampleTexts()
         self._made: dict[bool, tuple[NodeReading, bytes]] = {}
 
     def routes(self) -> list[BaseRoute]:
@@ -75,7 +76,7 @@ class MetricsRoute:
         if made is not None and made[0] is reading:
             return made[1]
         sheet = MetricSheet()
-        fill(sheet, reading)
+        fill(sheet, reading, self._texts)
         text = sheet.render(openmetrics=openmetrics)
         self._made[openmetrics] = reading, text
         return text

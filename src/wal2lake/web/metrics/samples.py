@@ -4,17 +4,22 @@ Takes a ``NodeReading``; fills a sheet. A fact that is not known has no series, 
 not take it for a zero. Numbers that a process has measured come from its telemetry: counters and
 histograms also while it is down, since they only grow.
 
+What belongs to tables goes into the sheet by the column, and the text of labels is kept from one
+reading to the next (``SampleTexts``): a reading changes numbers, and seldom names.
+
 Called by: ``route``.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
 from wal2lake.health import (
+    CopyFacts,
     NodeFacts,
     SlotFacts,
     SourceFacts,
@@ -23,9 +28,10 @@ from wal2lake.health import (
     WalsenderFacts,
 )
 from wal2lake.model import SyncState
-from wal2lake.observe.telemetry import ProcessTelemetry
+from wal2lake.observe.series import SeriesKey, SeriesNames, SeriesValues
+from wal2lake.observe.telemetry import Histogram, ProcessTelemetry
 from wal2lake.web.metrics import declarations as m
-from wal2lake.web.metrics.declarations import METRICS
+from wal2lake.web.metrics.declarations import METRICS, MetricDeclaration
 from wal2lake.web.metrics.sheet import MetricSheet, label_text
 from wal2lake.web.reading import NodeReading
 
@@ -60,18 +66,77 @@ _MEASURED: Final = {
 """Metrics by the name that telemetry has, with the labels in its order."""
 
 
-def fill(sheet: MetricSheet, reading: NodeReading) -> None:
-    """Add all values of a reading."""
+@dataclass(slots=True)
+class _Column:
+    """Series of one metric among the values of one process."""
+
+    texts: list[str] = field(default_factory=list)
+    places: list[int] = field(default_factory=list)
+
+
+class SampleTexts:
+    """Texts of labels, kept for as long as there are series with them. For one thread."""
+
+    def __init__(self) -> None:
+        self._tables: dict[_Place, str] = {}
+        self._shown: set[_Place] = set()
+        self._columns: dict[SeriesNames, dict[str, _Column]] = {}
+
+    def of_tables(self, places: Iterable[_Place]) -> list[str]:
+        """Return the labels of tables; others are forgotten."""
+        known, labels = self._tables, m.TABLE_READY.labels
+        self._tables = {
+            place: known.get(place) or label_text(labels, place) for place in places
+        }
+        return list(self._tables.values())
+
+    def show(self, places: set[_Place], names: Sequence[SeriesNames]) -> None:
+        """Keep the columns of these names; ``places`` are those that have series."""
+        if places != self._shown:
+            self._shown, self._columns = places, {}
+        known = self._columns
+        self._columns = {one: known.get(one) or self._made(one) for one in names}
+
+    def columns(self, names: SeriesNames) -> Mapping[str, _Column]:
+        """Return the columns of a process, by the name that telemetry has."""
+        return self._columns[names]
+
+    def _made(self, names: SeriesNames) -> dict[str, _Column]:
+        found: defaultdict[str, _Column] = defaultdict(_Column)
+        for place, key in enumerate(names.keys):
+            text = self._text(key)
+            if text is not None:
+                column = found[key[0]]
+                column.texts.append(text)
+                column.places.append(place)
+        return dict(found)
+
+    def _text(self, key: SeriesKey) -> str | None:
+        """Return the labels of a series; None if it is not shown."""
+        name, pairs = key
+        metric, labels = _MEASURED.get(name, (None, ()))
+        if metric is None or tuple([label for label, _ in pairs]) != labels:
+            return None
+        if tuple([text for label, text in pairs if label in _PLACE]) not in self._shown:
+            return None
+        return label_text(labels, [text for _, text in pairs])
+
+
+def fill(
+    sheet: MetricSheet, reading: NodeReading, texts: SampleTexts | None = None
+) -> None:
+    """Add all values of a reading. ``texts``: those of earlier readings."""
+    texts = SampleTexts() if texts is None else texts
     facts = reading.facts
     _node(sheet, reading)
     for subscription in facts.subscriptions:
         _subscription(sheet, subscription)
         _source(sheet, subscription.name, subscription.source)
     shown: set[_Place] = {(), *((s.name,) for s in facts.subscriptions)}
-    shown |= _tables(sheet, facts)
+    shown |= _tables(sheet, facts, texts)
     _publisher(sheet, facts)
     _confirmations(sheet, reading)
-    _measured(sheet, reading.telemetry, shown)
+    _measured(sheet, reading.telemetry, shown, texts)
 
 
 def _node(sheet: MetricSheet, reading: NodeReading) -> None:
@@ -147,15 +212,21 @@ def _state(table: TableFacts) -> str:
     return "failed" if table.error is not None else _TABLE_STATES[table.state]
 
 
-def _tables(sheet: MetricSheet, facts: NodeFacts) -> set[_Place]:
+def _tables(sheet: MetricSheet, facts: NodeFacts, texts: SampleTexts) -> set[_Place]:
     """Add the tables; returns those that have series."""
     tables = [(s, t) for s in facts.subscriptions for t in s.tables]
+    sheet.add(m.TABLES_LEFT_OUT, max(len(tables) - MAX_TABLES, 0))
     if len(tables) > MAX_TABLES:
         tables.sort(key=lambda pair: _urgency(pair[1]), reverse=True)
-    sheet.add(m.TABLES_LEFT_OUT, max(len(tables) - MAX_TABLES, 0))
-    for subscription, table in tables[:MAX_TABLES]:
-        _table(sheet, subscription, table)
-    return {(s.name, t.qualified) for s, t in tables[:MAX_TABLES]}
+        del tables[MAX_TABLES:]
+    # Two tables of one name are one series, that of the later one.
+    places = {(s.name, t.qualified): (s, t) for s, t in tables}
+    of = texts.of_tables(places)
+    _table_columns(sheet, list(places.values()), of)
+    for (_, table), text in zip(places.values(), of, strict=True):
+        if table.copy is not None:
+            _copy(sheet, table.copy, text)
+    return set(places)
 
 
 def _urgency(table: TableFacts) -> tuple[bool, float]:
@@ -163,29 +234,46 @@ def _urgency(table: TableFacts) -> tuple[bool, float]:
     return wrong, table.behind_seconds or 0.0
 
 
-def _table(sheet: MetricSheet, s: SubscriptionFacts, t: TableFacts) -> None:
-    # Most metrics of a table have the same labels, which are written once.
-    of = label_text(m.TABLE_READY.labels, (s.name, t.qualified))
-    sheet.add_at(m.TABLE_READY, int(t.state is SyncState.READY), of)
-    sheet.add_at(m.TABLE_PAUSED, int(t.paused_since is not None), of)
-    sheet.add_at(m.TABLE_FAILED, int(t.error is not None), of)
-    sheet.add_at(m.TABLE_LAG_SECONDS, t.behind_seconds, of)
-    if t.applied_lsn and s.source.wal_lsn:
-        behind = int(s.source.wal_lsn) - int(t.applied_lsn)
-        sheet.add_at(m.TABLE_LAG_BYTES, max(behind, 0), of)
-    sheet.add_at(m.TABLE_FRESHNESS, t.freshness, of)
-    sheet.add_at(m.TABLE_VERSION, t.version, of)
-    sheet.add_at(m.TABLE_FILES, t.files, of)
-    sheet.add_at(m.TABLE_BYTES, t.size_bytes, of)
-    sheet.add_at(m.TABLE_VECTORS, t.deletion_vectors, of)
-    if t.copy is not None:
-        sheet.add_at(m.COPY_ROWS, t.copy.rows, of)
-        sheet.add_at(m.COPY_ROWS_EXPECTED, t.copy.rows_expected, of)
-        sheet.add_at(m.COPY_BYTES, t.copy.bytes_done, of)
-        sheet.add_at(m.COPY_BYTES_EXPECTED, t.copy.bytes_expected, of)
-        sheet.add_at(m.COPY_RANGES, t.copy.ranges_done, of)
-        sheet.add_at(m.COPY_RANGES_EXPECTED, t.copy.ranges, of)
-        sheet.add_at(m.COPY_END, _seconds(t.copy.ends_at), of)
+def _table_columns(
+    sheet: MetricSheet,
+    tables: Sequence[tuple[SubscriptionFacts, TableFacts]],
+    of: Sequence[str],
+) -> None:
+    ready = SyncState.READY
+    facts = [t for _, t in tables]
+    columns: tuple[tuple[MetricDeclaration, list[float | None]], ...] = (
+        (m.TABLE_READY, [int(t.state is ready) for t in facts]),
+        (m.TABLE_PAUSED, [int(t.paused_since is not None) for t in facts]),
+        (m.TABLE_FAILED, [int(t.error is not None) for t in facts]),
+        (m.TABLE_LAG_SECONDS, [t.behind_seconds for t in facts]),
+        (m.TABLE_LAG_BYTES, [_behind(s, t) for s, t in tables]),
+        (m.TABLE_FRESHNESS, [t.freshness for t in facts]),
+        (m.TABLE_VERSION, [t.version for t in facts]),
+        (m.TABLE_FILES, [t.files for t in facts]),
+        (m.TABLE_BYTES, [t.size_bytes for t in facts]),
+        (m.TABLE_VECTORS, [t.deletion_vectors for t in facts]),
+    )
+    for metric, values in columns:
+        sheet.add_column(metric, of, values)
+
+
+def _behind(s: SubscriptionFacts, t: TableFacts) -> int | None:
+    if not t.applied_lsn or not s.source.wal_lsn:
+        return None
+    return max(int(s.source.wal_lsn) - int(t.applied_lsn), 0)
+
+
+def _copy(sheet: MetricSheet, copy: CopyFacts, text: str) -> None:
+    for metric, value in (
+        (m.COPY_ROWS, copy.rows),
+        (m.COPY_ROWS_EXPECTED, copy.rows_expected),
+        (m.COPY_BYTES, copy.bytes_done),
+        (m.COPY_BYTES_EXPECTED, copy.bytes_expected),
+        (m.COPY_RANGES, copy.ranges_done),
+        (m.COPY_RANGES_EXPECTED, copy.ranges),
+        (m.COPY_END, _seconds(copy.ends_at)),
+    ):
+        sheet.add_column(metric, [text], [value])
 
 
 def _publisher(sheet: MetricSheet, facts: NodeFacts) -> None:
@@ -246,20 +334,23 @@ def _confirmations(sheet: MetricSheet, reading: NodeReading) -> None:
 
 
 def _measured(
-    sheet: MetricSheet, processes: Iterable[ProcessTelemetry], shown: set[_Place]
+    sheet: MetricSheet,
+    processes: Iterable[ProcessTelemetry],
+    shown: set[_Place],
+    texts: SampleTexts,
 ) -> None:
     """Add what processes have measured of subscriptions and tables that have series."""
+    every: list[SeriesValues[float] | SeriesValues[Histogram]] = []
     for process in processes:
-        for series in (process.counters, process.histograms):
-            for (name, pairs), value in series.items():
-                metric, labels = _MEASURED.get(name, (None, ()))
-                if metric is None or tuple([label for label, _ in pairs]) != labels:
-                    continue
-                place = [text for label, text in pairs if label in _PLACE]
-                if tuple(place) in shown:
-                    sheet.add_at(
-                        metric, value, label_text(labels, [v for _, v in pairs])
-                    )
+        every += [process.counters, process.histograms]
+    texts.show(shown, [series.names for series in every])
+    for series in every:
+        values = series.values_in_order
+        for name, column in texts.columns(series.names).items():
+            metric, _ = _MEASURED[name]
+            sheet.add_column(
+                metric, column.texts, [values[place] for place in column.places]
+            )
 
 
 def _seconds(time: datetime | None) -> float | None:
