@@ -424,6 +424,34 @@ def test_a_stage_is_as_old_as_the_first_commit_above_it() -> None:
     assert [stage.behind_seconds for stage in stages] == [25, 25, 25, 30]
 
 
+def test_a_table_about_which_nothing_has_changed_keeps_its_facts(
+    catalog: Catalog, tmp_path: Path
+) -> None:
+    telemetry = Telemetry()
+    of = {"subscription": "s", "table": "public.t30000"}
+    telemetry.count("rows_total", 5, kind="inserted", **of)
+    reader = FactReader(Settings(tmp_path))
+    with TelemetryFile(tmp_path / "run", "engine", telemetry) as file:
+        file.write()
+        first = only(reader).tables
+        telemetry.gauge("jvm_heap_used_bytes", 10)
+        file.write()
+        # Names of series have changed, but nothing about tables.
+        assert [*map(id, only(reader).tables)] == [*map(id, first)]
+        telemetry.count("rows_total", 2, kind="inserted", **of)
+        file.write()
+        second = only(reader).tables
+        assert second[0].rows == {"inserted": 7} and second[1] is first[1]
+        catalog.publish(SUB, Lsn(2000), {30001: 8}, participants=[30000, 30001])
+        third = only(reader).tables
+        assert (third[0].version, third[1].version) == (second[0].version, 8)
+        telemetry.forget(table="public.t30000")
+        file.write()
+        assert only(reader).tables[0].rows == {}
+    catalog.pause_table(SUB, Oid(30001), Lsn(2000), 8)
+    assert only(reader).tables[1].paused_since is not None
+
+
 def test_a_thousand_tables_are_read_in_milliseconds(
     catalog: Catalog, tmp_path: Path
 ) -> None:

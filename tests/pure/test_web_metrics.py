@@ -25,10 +25,12 @@ from tests.fakes.readings import (
 )
 
 from wal2lake.model import Lsn
+from wal2lake.observe.series import SeriesValues
 from wal2lake.observe.telemetry import BUCKETS
 from wal2lake.web.metrics import METRICS, MetricKind, MetricSheet, fill
+from wal2lake.web.metrics import declarations as m
 from wal2lake.web.metrics.route import wants_openmetrics
-from wal2lake.web.metrics.samples import MAX_TABLES
+from wal2lake.web.metrics.samples import MAX_TABLES, SampleTexts
 from wal2lake.web.metrics.sheet import label_text
 from wal2lake.web.reading import NodeReading
 
@@ -198,6 +200,63 @@ def test_labels_of_a_table_are_written_once_for_all_its_metrics(monkeypatch):
     made = replace(reading(*tables), telemetry=())
     assert text(made).count("\n") > 10_000
     assert written == 1000
+
+
+def test_texts_of_earlier_readings_change_nothing():
+    texts = SampleTexts()
+    first = reading(table(1), table(2))
+    gone = replace(reading(table(2)), telemetry=first.telemetry)
+    renamed = reading(table(2, name="other"))
+    nameless = reading(table(1), name="t")
+    late = reading(table(1, version=None), table(2, behind_seconds=7.5))
+    for made in (first, first, late, gone, renamed, nameless, full_reading(), first):
+        sheet = MetricSheet()
+        fill(sheet, made, texts)
+        assert sheet.render(openmetrics=True).decode() == text(made, openmetrics=True)
+
+
+def test_labels_that_are_known_are_not_written_again(monkeypatch):
+    texts = SampleTexts()
+    tables = [table(number) for number in range(100)]
+    made = reading(*tables)
+    fill(MetricSheet(), made, texts)
+
+    def refused(names: Sequence[str], of: Sequence[str]) -> str:
+        raise AssertionError(f"{names} {of}")
+
+    monkeypatch.setattr("wal2lake.web.metrics.samples.label_text", refused)
+    # Other numbers, as a file with the same names has them.
+    measured = tuple(
+        replace(
+            process,
+            counters=SeriesValues(
+                process.counters.names,
+                [value + 1 for value in process.counters.values_in_order],
+            ),
+        )
+        for process in made.telemetry
+    )
+    sheet = MetricSheet()
+    fill(sheet, replace(made, telemetry=measured), texts)
+    shown = sheet.render(openmetrics=False).decode()
+    assert (
+        'rows_total{kind="copied",subscription="s",table="public.table_7"} 4' in shown
+    )
+
+
+def test_values_are_written_as_both_formats_want_them():
+    sheet = MetricSheet()
+    values = [2**64 + 1, 0.5, float("nan"), float("inf"), float("-inf"), None]
+    sheet.add_column(m.TABLE_FILES, [f'x="{n}"' for n in range(6)], values)
+    sheet.add_column(m.TABLE_BYTES, ['x="0"'], [None])
+    shown = sheet.render(openmetrics=False).decode().splitlines()
+    assert [line.rpartition(" ")[2] for line in shown[2:]] == [
+        "18446744073709551617",
+        "0.5",
+        "NaN",
+        "+Inf",
+        "-Inf",
+    ]
 
 
 def test_a_name_with_half_a_surrogate_does_not_end_the_scrape():
