@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -17,15 +20,25 @@ from wal2lake.catalog import (
     SubscriptionRel,
     TableDef,
 )
-from wal2lake.health import Severity
+from wal2lake.health import NodeFacts, Problem, Severity, TableFacts
 from wal2lake.model import Lsn, Oid, SyncState
 from wal2lake.web.api import documents
-from wal2lake.web.api.feed import encode, sample
+from wal2lake.web.api.feed import TableKey, TableRows, encode, sample
 from wal2lake.web.api.history import CAPACITY, SERIES, SUBSCRIPTIONS, PageHistory
 from wal2lake.web.api.rates import RateWindow
 from wal2lake.web.api.tablepage import table_document
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
+
+
+def table_rows(
+    facts: NodeFacts,
+    problems: Sequence[Problem],
+    rates: Mapping[Hashable, float] | None = None,
+    of: TableRows | None = None,
+) -> dict[TableKey, bytes]:
+    worst = documents.worst_problems(problems)
+    return (of or TableRows()).encode(facts, rates or {}, worst)
 
 
 # ---- rates ------------------------------------------------------------------------
@@ -122,15 +135,10 @@ def test_a_clock_that_is_set_back_begins_the_history_anew():
 )
 def test_every_scene_is_strict_json(scene):
     facts, problems = scene(NOW)
-    worst = documents.worst_problems(problems)
     texts = [
         encode(documents.state(facts, problems, {})),
         encode(documents.problems(problems)),
-        *(
-            encode(documents.table_row(s, t, {}, worst))
-            for s in facts.subscriptions
-            for t in s.tables
-        ),
+        *table_rows(facts, problems).values(),
     ]
     for text in texts:
         json.loads(text, parse_constant=lambda name: pytest.fail(name))
@@ -164,11 +172,36 @@ def test_problems_come_errors_first_and_are_bounded():
     assert max(len(p["message"]) for p in document["problems"]) <= 2000
 
 
+def test_a_row_is_made_again_only_if_something_in_it_has_changed(monkeypatch):
+    made = []
+
+    def noted(subscription: int, table: TableFacts, *others: Any) -> list[Any]:
+        made.append(int(table.oid))
+        return row(subscription, table, *others)
+
+    row = documents.table_row
+    monkeypatch.setattr(documents, "table_row", noted)
+    facts, problems = scenes.many(NOW)
+    rows = TableRows()
+    first = table_rows(facts, (), of=rows)
+    made.clear()
+    assert table_rows(facts, (), of=rows) == first and made == []
+    [s] = facts.subscriptions
+    oids = [int(t.oid) for t in s.tables]
+    grown = replace(s.tables[0], rows={"inserted": 10**9})
+    facts = replace(facts, subscriptions=(replace(s, tables=(grown, *s.tables[1:-1])),))
+    rates = {("rows", int(s.oid), oids[1]): 7.0}
+    in_trouble = replace(problems[0], subscription=s.name, table=s.tables[2].qualified)
+    second = table_rows(facts, [in_trouble], rates, rows)
+    assert made == oids[:3]
+    assert b"1000000000" in second[int(s.oid), oids[0]]
+    assert second.keys() == first.keys() - {(int(s.oid), oids[-1])}
+    assert table_rows(facts, [in_trouble], rates) == second
+
+
 def test_a_thousand_tables_are_small_and_quick_to_write():
     facts, problems = scenes.many(NOW)
-    worst = documents.worst_problems(problems)
-    [s] = facts.subscriptions
-    rows = [encode(documents.table_row(s, t, {}, worst)) for t in s.tables]
+    rows = list(table_rows(facts, problems).values())
     assert sum(map(len, rows)) < 200_000
     row = dict(zip(documents.TABLE_COLUMNS, json.loads(rows[5]), strict=True))
     assert row["name"] == "events_0005" and row["severity"] == "error"

@@ -389,19 +389,15 @@ def _publisher(facts: NodeFacts) -> Json:
 
 
 def table_row(
-    s: SubscriptionFacts,
-    table: TableFacts,
-    rates: Mapping[Hashable, float],
-    worst: Worst,
+    subscription: int, table: TableFacts, rate: float | None, problem: Problem | None
 ) -> list[Any]:
-    """Return one table's row, in the order of ``TABLE_COLUMNS``."""
-    rate = rates.get(("rows", int(s.oid), int(table.oid)))
-    problem = worst.get((s.name, table.qualified))
+    """Return one table's row, in the order of ``TABLE_COLUMNS``. ``subscription`` is an OID,
+    ``rate`` the table's rows a second, ``problem`` its worst one."""
     error = table.error
     if error is not None and len(error) > ERROR_CHARACTERS:
         error = error[: ERROR_CHARACTERS - 1] + "…"
     return [
-        int(s.oid),
+        subscription,
         int(table.oid),
         table.namespace,
         table.name,

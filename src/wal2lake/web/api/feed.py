@@ -67,6 +67,35 @@ class Reading:
 EMPTY_READING: Final = Reading(0, b"null", b"null", {}, (), (), None)
 
 
+class TableRows:
+    """Rows of tables as JSON. A row that is made of the same is not made again. For one thread."""
+
+    def __init__(self) -> None:
+        self._known: dict[TableKey, tuple[tuple[object, ...], bytes]] = {}
+
+    def encode(
+        self,
+        facts: NodeFacts,
+        rates: Mapping[Hashable, float],
+        worst: documents.Worst,
+    ) -> dict[TableKey, bytes]:
+        """Return the rows of all tables."""
+        before, after = self._known, {}
+        for s in facts.subscriptions:
+            for t in s.tables:
+                key = int(s.oid), int(t.oid)
+                rate = rates.get(("rows", *key))
+                problem = worst.get((s.name, t.qualified))
+                made_of = t, rate, problem
+                kept = before.get(key)
+                if kept is None or kept[0] != made_of:
+                    row = documents.table_row(int(s.oid), t, rate, problem)
+                    kept = made_of, encode(row)
+                after[key] = kept
+        self._known = after
+        return {key: row for key, (_, row) in after.items()}
+
+
 class PageFeed:
     """Reads in a thread of its own; tells subscribers on an event loop."""
 
@@ -89,6 +118,7 @@ class PageFeed:
         self._ending = False
         self._looked_at = time.monotonic()
         self._rates = RateWindow()
+        self._rows = TableRows()
         self._failing: str | None = None
         self._subscribers: dict[int, Callable[[Reading | None], None]] = {}
         self.history = PageHistory()
@@ -202,12 +232,7 @@ class PageFeed:
             moment,
             {s.oid: sample(s, rates) for s in facts.subscriptions},
         )
-        worst = documents.worst_problems(problems)
-        tables = {
-            (int(s.oid), int(t.oid)): encode(documents.table_row(s, t, rates, worst))
-            for s in facts.subscriptions
-            for t in s.tables
-        }
+        tables = self._rows.encode(facts, rates, documents.worst_problems(problems))
         before = previous.tables
         return Reading(
             previous.number + 1,
