@@ -346,6 +346,62 @@ def test_a_webhook_that_drips_does_not_hold_its_channel(
     assert caught.value.doubtful is doubtful
 
 
+def test_a_resolver_that_hangs_does_not_hold_its_channel(
+    server: tuple[str, type[_Answers]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, kind = server
+    asked: list[str] = []
+    goes_on = threading.Event()
+    resolve = socket.getaddrinfo
+
+    def hanging(host: str, *args: Any, **kwargs: Any) -> Any:
+        asked.append(host)
+        goes_on.wait(30)
+        return resolve("127.0.0.1", *args, **kwargs)
+
+    monkeypatch.setattr(socket, "getaddrinfo", hanging)
+    place = url.replace("127.0.0.1", "alerts.example")
+    webhook = Webhook(f"{place}/ok", timeout_seconds=0.3)
+    began = time.monotonic()
+    for _ in range(3):
+        with pytest.raises(DeliveryError, match=r"took more than 0\.3") as caught:
+            webhook.deliver("{}", FACTS)
+        assert not caught.value.doubtful, "nothing has been sent"
+    assert time.monotonic() - began < 10
+    assert asked == ["alerts.example"], "one thread waits, however often it is tried"
+    goes_on.set()
+    Webhook(f"{place}/ok", timeout_seconds=10).deliver('{"event": "begin"}', FACTS)
+    assert len(kind.received) == 1
+
+
+def test_a_silent_address_does_not_hide_the_next_one(
+    server: tuple[str, type[_Answers]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, kind = server
+    port = int(url.rpartition(":")[2])
+    family = (socket.AF_INET, socket.SOCK_STREAM, 0, "")
+    with full_server() as silent:
+        found = [(*family, silent), (*family, ("127.0.0.1", port))]
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *of, **more: found)
+        Webhook("http://alerts.example/ok", timeout_seconds=3).deliver("{}", FACTS)
+    assert len(kind.received) == 1
+
+
+@contextlib.contextmanager
+def full_server() -> Iterator[tuple[str, int]]:
+    """The address of a server whose queue is full, so that the kernel answers nobody."""
+    with contextlib.ExitStack() as open_sockets:
+        listening = open_sockets.enter_context(socket.socket())
+        listening.bind(("127.0.0.1", 0))
+        listening.listen(0)
+        address: tuple[str, int] = listening.getsockname()
+        for _ in range(4):
+            client = open_sockets.enter_context(socket.socket())
+            client.setblocking(False)
+            client.connect_ex(address)
+        yield address
+
+
 @pytest.mark.parametrize("body", [b"zz\r\n", b"", b"5\r\nab"])
 def test_an_answer_of_2xx_accepts_whatever_follows(body: bytes) -> None:
     head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"

@@ -4,9 +4,10 @@ Takes: the problems of each look. Gives: JSON to a webhook or a command. Owns: t
 in the run directory. Never: sends an alert again whose delivery is noted, repeats one with another
 id, or lets anybody wait for the other side.
 
-    ledger     which alerts are due
-    channels   webhook, command
-    sending    a thread for each channel
+    ledger       which alerts are due
+    channels     webhook, command
+    connecting   connections that end in time
+    sending      a thread for each channel
 """
 
 from wal2lake.web.alerts.sending import Alerts

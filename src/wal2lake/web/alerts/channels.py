@@ -11,21 +11,19 @@ import contextlib
 import http.client
 import os
 import signal
-import socket
-import ssl
 import subprocess
-import threading
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import IO, Any, Final, Protocol, Self
+from dataclasses import dataclass, field
+from typing import IO, Any, Final, Protocol
 
 from wal2lake import __version__
 from wal2lake.errors import Wal2LakeError
+from wal2lake.web.alerts.connecting import Deadline, NameLookup
 
 TIMEOUT_SECONDS: Final = 10.0
-"""Longest time of a delivery, from the connection to the answer, or of a command."""
+"""Longest time of a delivery, from the look-up of the name to the answer, or of a command."""
 
 _TEXT_BYTES: Final = 500
 """Bytes of an answer or of a command's output that an error quotes."""
@@ -70,6 +68,7 @@ class Webhook:
 
     url: str
     timeout_seconds: float = TIMEOUT_SECONDS
+    _names: NameLookup = field(default_factory=NameLookup, compare=False, repr=False)
 
     @property
     def name(self) -> str:
@@ -88,7 +87,7 @@ class Webhook:
                 "Idempotency-Key": f"{facts['id']}-{facts['event']}",
             },
         )
-        with _Deadline(self.timeout_seconds) as deadline:
+        with Deadline(self.timeout_seconds, self._names) as deadline:
             opener = urllib.request.build_opener(_NoRedirect, deadline.handler())
             try:
                 with (
@@ -121,85 +120,6 @@ def _refused(why: str, *, doubtful: bool) -> DeliveryError:
     )
     error.doubtful = doubtful
     return error
-
-
-class _Deadline:
-    """Cuts the connections of one delivery when its time is over.
-
-    A socket's time-out is for each read, so an answer that comes byte by byte never meets it."""
-
-    def __init__(self, seconds: float) -> None:
-        self._lock = threading.Lock()
-        self._connections: list[socket.socket] = []
-        self._timer = threading.Timer(seconds, self._cut)
-        self._timer.daemon = True
-        self.passed = False
-
-    def __enter__(self) -> Self:
-        self._timer.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._timer.cancel()
-        with self._lock:
-            for connection in self._connections:
-                connection.close()
-            self._connections.clear()
-
-    def _cut(self) -> None:
-        with self._lock:
-            self.passed = True
-            for connection in self._connections:
-                with contextlib.suppress(OSError):
-                    connection.shutdown(socket.SHUT_RDWR)
-
-    def connect(self, *args: Any, **kwargs: Any) -> socket.socket:
-        """Make a connection as socket.create_connection does."""
-        connection = socket.create_connection(*args, **kwargs)
-        with self._lock:
-            if self.passed:
-                connection.close()
-                raise TimeoutError("timed out")
-            # The handshake of TLS takes the socket itself away, but not this second descriptor.
-            self._connections.append(connection.dup())
-        return connection
-
-    def handler(self) -> urllib.request.BaseHandler:
-        """Return what opens connections for urllib."""
-        return _Opening(self)
-
-
-class _Opening(urllib.request.HTTPHandler, urllib.request.HTTPSHandler):
-    """Opens connections through a deadline."""
-
-    def __init__(self, deadline: _Deadline) -> None:
-        super().__init__()
-        self._deadline = deadline
-
-    def http_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
-        """Open a connection without TLS."""
-        return self.do_open(self._http, req)
-
-    def https_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
-        """Open a connection with TLS."""
-        return self.do_open(self._https, req)
-
-    def _http(self, host: str, /, **options: Any) -> http.client.HTTPConnection:
-        return self._through(http.client.HTTPConnection(host, **options))
-
-    def _https(self, host: str, /, **options: Any) -> http.client.HTTPConnection:
-        context = ssl.create_default_context()
-        return self._through(
-            http.client.HTTPSConnection(host, context=context, **options)
-        )
-
-    def _through(
-        self, connection: http.client.HTTPConnection
-    ) -> http.client.HTTPConnection:
-        # http.client keeps this function in an attribute for its own tests, and calls it for
-        # connections with TLS and through proxies, too.
-        connection._create_connection = self._deadline.connect  # type: ignore[attr-defined]
-        return connection
 
 
 @dataclass(frozen=True, slots=True)
