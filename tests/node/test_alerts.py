@@ -68,7 +68,10 @@ def test_an_alert_begins_and_ends_once_over_a_kill(
         wait_until(
             lambda: (
                 (begin["id"], "announced")
-                in [(e["id"], e["stage"]) for e in json.loads(noted.read_text())]
+                in [
+                    (e["id"], e["stage"])
+                    for e in json.loads(noted.read_text())["entries"]
+                ]
             )
         )
         killed = web_pid(node)

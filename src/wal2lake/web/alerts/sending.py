@@ -1,14 +1,14 @@
 """A thread for each channel that sends the alerts that are due.
 
 In: the problems of each look. Out: JSON to the channels, the ledgers' files in the run directory.
-No thread waits for a channel: a look leaves its problems and goes on.
+No thread waits for a channel: a look leaves its problems and goes on. A sender whose ledger another
+one has taken over writes and sends no more.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-import os
 import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -26,6 +26,7 @@ from wal2lake.web.alerts.channels import (
     Webhook,
 )
 from wal2lake.web.alerts.ledger import Alert, AlertLedger
+from wal2lake.web.alerts.ledgerfile import LedgerFile
 
 _LOOK_SECONDS: Final = 1.0
 """Interval in which a thread looks for alerts that have become due."""
@@ -41,9 +42,9 @@ class Sender:
         delay_seconds: float,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        """Read the ledger's file; ``start`` starts the thread."""
+        """Take over the ledger's file; ``start`` starts the thread."""
         self._channel = channel
-        self._file = run_directory / f"alerts-{channel.name}.json"
+        self._file = LedgerFile(run_directory / f"alerts-{channel.name}.json")
         self._clock = clock
         self._ledger = AlertLedger(delay_seconds)
         self._lock = threading.Lock()
@@ -54,8 +55,13 @@ class Sender:
         self._thread = threading.Thread(
             target=self._work, name=f"alerts-{channel.name}", daemon=True
         )
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            self._ledger.restore(json.loads(self._file.read_text()))
+        self._restore()
+
+    def _restore(self) -> None:
+        with self._reporting():
+            self._file.take()
+        with contextlib.suppress(ValueError, KeyError, TypeError):
+            self._ledger.restore(self._file.entries)
 
     def start(self) -> None:
         """Start the thread."""
@@ -100,12 +106,14 @@ class Sender:
         """Send one alert; returns False if none is due, or if it was not accepted."""
         with self._lock:
             alert = self._ledger.due(self._clock())
-            if alert is None:
+            if alert is None or self._is_over():
                 return False
             node = self._node
             # On record before it is sent: a kill repeats it with the same id.
             if self._ledger.attempt(alert):
                 self._save()
+            if self._stopped:
+                return False
         try:
             self._channel.deliver(
                 message(alert, node), {"id": alert.id, "event": alert.event}
@@ -123,22 +131,26 @@ class Sender:
             self._save()
         return True
 
+    def _is_over(self) -> bool:
+        """Return whether another sender has the ledger; this one stops then."""
+        if self._file.is_lost():
+            self._stopped = True
+        return self._stopped
+
     def _save(self) -> None:
-        temporary = self._file.with_name(f".{self._file.name}.tmp")
+        with self._reporting():
+            if not self._file.write(self._ledger.to_json()):
+                self._stopped = True
+
+    @contextlib.contextmanager
+    def _reporting(self) -> Iterator[None]:
         try:
-            with temporary.open("w") as file:
-                json.dump(self._ledger.to_json(), file)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(self._file)
-            directory = os.open(self._file.parent, os.O_RDONLY)
-            try:
-                os.fsync(directory)
-            finally:
-                os.close(directory)
+            yield
         except OSError as error:
             # The alert may say that the disk is full, so it is sent all the same.
-            get_logger().error(f'could not write file "{self._file}": {error.strerror}')
+            get_logger().error(
+                f'could not write file "{self._file.path}": {error.strerror}'
+            )
 
 
 def message(alert: Alert, node: dict[str, Any]) -> str:
@@ -165,15 +177,16 @@ class Alerts:
     def reload(self, settings: Settings) -> None:
         """Use new settings; a channel that stays goes on."""
         with self._lock:
+            channels = list(_channels(settings))
             running = {sender.channel: sender for sender in self._senders}
-            senders = []
-            for channel in _channels(settings):
-                sender = running.pop(channel, None) or _started(channel, settings)
+            for channel in running.keys() - set(channels):
+                running.pop(channel).stop()
+            self._senders = [
+                running.get(channel) or _started(channel, settings)
+                for channel in channels
+            ]
+            for sender in self._senders:
                 sender.set_delay(settings.alerts.delay_ms / 1000)
-                senders.append(sender)
-            for sender in running.values():
-                sender.stop()
-            self._senders = senders
 
     def observe(self, facts: NodeFacts, problems: Iterable[Problem]) -> None:
         """Take one look's facts and problems."""
