@@ -17,6 +17,7 @@ from cryptography.x509.oid import NameOID
 
 from wal2lake.catalog import (
     Catalog,
+    CatalogReader,
     CopyRange,
     ProgressFile,
     ReplicationSlot,
@@ -109,6 +110,27 @@ def test_the_catalog_is_read_again_only_after_a_change(
     assert reader._catalog.read() is first
     catalog.update_subscription(SUB, enabled=False)
     assert only(reader).state == "disabled"
+
+
+def test_rows_of_the_catalog_that_stay_keep_their_records(
+    catalog: Catalog, tmp_path: Path
+) -> None:
+    reader = CatalogReader(tmp_path / "catalog.sqlite")
+    first = reader.read()
+    catalog.publish(SUB, Lsn(2000), {30001: 8}, participants=[30000, 30001])
+    second = reader.read()
+    assert second is not first
+    assert second.tables[Oid(30000)] is first.tables[Oid(30000)]
+    assert [*map(id, second.rels[SUB])] == [*map(id, first.rels[SUB])]
+    catalog.update_rel(SUB, Oid(30000), state=SyncState.SYNCDONE)
+    table = catalog.table_by_oid(Oid(30001))
+    assert table is not None
+    catalog.rename_table(table, "public", "renamed")
+    third = reader.read()
+    assert third.rels[SUB][0].state is SyncState.SYNCDONE
+    assert third.rels[SUB][1] is first.rels[SUB][1]
+    assert third.tables[Oid(30001)].name == "renamed"
+    reader.close()
 
 
 def test_a_catalog_that_is_replaced_is_opened_again(

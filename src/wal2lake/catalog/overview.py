@@ -5,8 +5,8 @@ read-only, so nothing is created and no writer waits; a reader that finds the ch
 last reading returns that reading. A stopped node's file has no write-ahead file beside it, and is
 read as it is: SQLite would create one otherwise.
 
-Definitions of columns are not decoded, as they are what costs with 1,000 tables. Called by
-``health.reading``.
+Definitions of columns are not decoded, as they are what costs with 1,000 tables, and the rows of
+tables that have not changed keep their records. Called by ``health.reading``.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from wal2lake.catalog import schema
 from wal2lake.catalog.published import snapshot_vectors
@@ -31,6 +31,8 @@ from wal2lake.catalog.records import (
 from wal2lake.catalog.replication import subscriptions
 from wal2lake.errors import ConfigurationError, StorageError, words_of
 from wal2lake.model import Lsn, Oid
+
+T = TypeVar("T")
 
 _TIMEOUT_SECONDS: Final = 2.0
 """Wait for a lock of SQLite's, which readers of a write-ahead file need only for its recovery."""
@@ -96,6 +98,25 @@ class Overview:
     """Number of the oldest of them."""
 
 
+class _Records(Generic[T]):
+    """Records of a query's rows, kept for as long as the rows stay as they are."""
+
+    def __init__(self, make: Callable[[sqlite3.Row], T]) -> None:
+        self._make = make
+        self._known: dict[tuple[object, ...], T] = {}
+
+    def of(self, rows: Iterable[sqlite3.Row]) -> list[T]:
+        """Return the records of different rows; others are forgotten."""
+        before = self._known
+        after: dict[tuple[object, ...], T] = {}
+        for row in rows:
+            values = tuple(row)
+            known = before.get(values)
+            after[values] = self._make(row) if known is None else known
+        self._known = after
+        return list(after.values())
+
+
 class CatalogReader:
     """Repeated reading of one catalog. For one thread at a time."""
 
@@ -105,6 +126,8 @@ class CatalogReader:
         self._connection: sqlite3.Connection | None = None
         self._identity: tuple[int, int] | None = None
         self._last: Overview | None = None
+        self._rels = _Records(subscriptions.rel_of_row)
+        self._tables = _Records(_table)
 
     def read(self) -> Overview:
         """Return the present rows. Raises ConfigurationError if the file is missing or has another
@@ -137,13 +160,56 @@ class CatalogReader:
             counter = _meta(connection, "counter")
             if self._last is None or self._last.change_counter != counter:
                 self._check(_meta(connection, "version"))
-                self._last = _overview(connection, counter)
+                self._last = self._overview(connection, counter)
             return self._last
         finally:
             if connection.in_transaction:
                 connection.execute("rollback")
             if connection is not self._connection:
                 connection.close()
+
+    def _overview(self, connection: sqlite3.Connection, counter: int) -> Overview:
+        rels = defaultdict(list)
+        for rel in self._rels.of(subscriptions.all_rel_rows(connection)):
+            rels[rel.subid].append(rel)
+        errors = defaultdict(list)
+        for error in subscriptions.errors(connection):
+            errors[error.subid].append(error)
+        commits = connection.execute(
+            "select count(*), min(number) from local_commit"
+        ).fetchone()
+        return Overview(
+            change_counter=counter,
+            subscriptions=tuple(subscriptions.all_subscriptions(connection)),
+            rels={subid: tuple(values) for subid, values in rels.items()},
+            errors={subid: tuple(values) for subid, values in errors.items()},
+            stats={stats.subid: stats for stats in subscriptions.stats(connection)},
+            vectors=snapshot_vectors.newest_vectors(connection),
+            tables={t.oid: t for t in self._tables.of(_table_rows(connection))},
+            slots=_slots(connection),
+            prepared=tuple(
+                PreparedTransactionName(row["gid"], row["prepared_at"])
+                for row in connection.execute(
+                    "select gid, prepared_at from prepared_commit"
+                    " where state <> 'preparing' order by number"
+                )
+            ),
+            conflicts=_counts(
+                connection,
+                "select subid, relid, sum(count) from conflict where reached is null"
+                " group by subid, relid",
+            ),
+            coercions=_counts(
+                connection,
+                "select subid, relid, sum(count) from coercion group by subid, relid",
+            ),
+            ranges=_counts(
+                connection,
+                "select subid, relid, count(*) from copy_range group by subid, relid",
+            ),
+            local_commits=commits[0],
+            oldest_local_commit=commits[1],
+        )
 
     def _open(self) -> sqlite3.Connection:
         """Return the open connection, or one that the caller closes."""
@@ -198,64 +264,20 @@ def _meta(connection: sqlite3.Connection, key: str) -> int:
     return int(row[0])
 
 
-def _overview(connection: sqlite3.Connection, counter: int) -> Overview:
-    rels = defaultdict(list)
-    for rel in subscriptions.rels_of(connection, None):
-        rels[rel.subid].append(rel)
-    errors = defaultdict(list)
-    for error in subscriptions.errors(connection):
-        errors[error.subid].append(error)
-    commits = connection.execute(
-        "select count(*), min(number) from local_commit"
-    ).fetchone()
-    return Overview(
-        change_counter=counter,
-        subscriptions=tuple(subscriptions.all_subscriptions(connection)),
-        rels={subid: tuple(values) for subid, values in rels.items()},
-        errors={subid: tuple(values) for subid, values in errors.items()},
-        stats={stats.subid: stats for stats in subscriptions.stats(connection)},
-        vectors=snapshot_vectors.newest_vectors(connection),
-        tables={table.oid: table for table in _tables(connection)},
-        slots=_slots(connection),
-        prepared=tuple(
-            PreparedTransactionName(row["gid"], row["prepared_at"])
-            for row in connection.execute(
-                "select gid, prepared_at from prepared_commit"
-                " where state <> 'preparing' order by number"
-            )
-        ),
-        conflicts=_counts(
-            connection,
-            "select subid, relid, sum(count) from conflict where reached is null"
-            " group by subid, relid",
-        ),
-        coercions=_counts(
-            connection,
-            "select subid, relid, sum(count) from coercion group by subid, relid",
-        ),
-        ranges=_counts(
-            connection,
-            "select subid, relid, count(*) from copy_range group by subid, relid",
-        ),
-        local_commits=commits[0],
-        oldest_local_commit=commits[1],
-    )
-
-
-def _tables(connection: sqlite3.Connection) -> list[TableName]:
-    rows = connection.execute(
+def _table_rows(connection: sqlite3.Connection) -> sqlite3.Cursor:
+    return connection.execute(
         "select oid, namespace, name, partition_of, parameters from relation"
     )
-    return [
-        TableName(
-            Oid(row["oid"]),
-            row["namespace"],
-            row["name"],
-            None if row["partition_of"] is None else Oid(row["partition_of"]),
-            dict(json.loads(row["parameters"])),
-        )
-        for row in rows
-    ]
+
+
+def _table(row: sqlite3.Row) -> TableName:
+    return TableName(
+        Oid(row["oid"]),
+        row["namespace"],
+        row["name"],
+        None if row["partition_of"] is None else Oid(row["partition_of"]),
+        dict(json.loads(row["parameters"])),
+    )
 
 
 def _slots(connection: sqlite3.Connection) -> tuple[KnownSlot, ...]:

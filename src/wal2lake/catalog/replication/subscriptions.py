@@ -316,14 +316,17 @@ def forget_planned_slot(
 def rels_of(connection: sqlite3.Connection, subid: Oid | None) -> list[SubscriptionRel]:
     """Return the tables of one subscription, or of all."""
     if subid is None:
-        rows = connection.execute(
-            "select * from subscription_rel order by subid, relid"
-        )
+        rows = all_rel_rows(connection)
     else:
         rows = connection.execute(
             "select * from subscription_rel where subid = ? order by relid", (subid,)
         )
-    return [_rel(r) for r in rows]
+    return [rel_of_row(r) for r in rows]
+
+
+def all_rel_rows(connection: sqlite3.Connection) -> sqlite3.Cursor:
+    """Return the rows of the tables of all subscriptions, for ``rel_of_row``."""
+    return connection.execute("select * from subscription_rel order by subid, relid")
 
 
 def add_rels(connection: sqlite3.Connection, added: Sequence[SubscriptionRel]) -> None:
@@ -451,7 +454,8 @@ def _subscription(row: sqlite3.Row) -> Subscription:
     )
 
 
-def _rel(row: sqlite3.Row) -> SubscriptionRel:
+def rel_of_row(row: sqlite3.Row) -> SubscriptionRel:
+    """Return a table of a subscription from its row."""
     return SubscriptionRel(
         subid=Oid(row["subid"]),
         relid=Oid(row["relid"]),

@@ -80,15 +80,16 @@ def table_facts(
         report = reports.tables.get(
             (subscription.name, f"{namespace}.{name}"), NO_REPORT
         )
+        # What changes most comes first, since it is compared first.
         made_of = (
-            rel,
-            table,
             report,
             position,
             behind,
             versions.get(int(rel.relid)),
             overview.conflicts.get(key, 0),
             overview.coercions.get(key, 0),
+            rel,
+            table,
         )
         if rel.state is _COPYING:
             # The expected end of a copy depends on the time.
@@ -103,14 +104,14 @@ def table_facts(
 
 
 def _facts(
-    rel: SubscriptionRel,
-    table: TableName | None,
     report: TableReport,
     position: Lsn,
     behind: float | None,
     version: int | None,
     conflicts: int,
     coercions: int,
+    rel: SubscriptionRel,
+    table: TableName | None,
 ) -> TableFacts:
     return TableFacts(
         oid=rel.relid,
