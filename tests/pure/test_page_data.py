@@ -190,7 +190,7 @@ def test_a_row_is_made_again_only_if_something_in_it_has_changed(monkeypatch):
     oids = [int(t.oid) for t in s.tables]
     grown = replace(s.tables[0], rows={"inserted": 10**9})
     facts = replace(facts, subscriptions=(replace(s, tables=(grown, *s.tables[1:-1])),))
-    rates = {("rows", int(s.oid), oids[1]): 7.0}
+    rates: dict[Hashable, float] = {("rows", int(s.oid), oids[1]): 7.0}
     in_trouble = replace(problems[0], subscription=s.name, table=s.tables[2].qualified)
     second = table_rows(facts, [in_trouble], rates, rows)
     assert made == oids[:3]

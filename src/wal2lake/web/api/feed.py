@@ -24,7 +24,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from wal2lake.health import NodeFacts, Problem, SubscriptionFacts
+from wal2lake.health import NodeFacts, Problem, SubscriptionFacts, TableFacts
 from wal2lake.observe import get_logger
 from wal2lake.web.api import documents
 from wal2lake.web.api.history import PageHistory
@@ -38,6 +38,11 @@ IDLE_SECONDS: Final = 5.0
 
 LOOKING_SECONDS: Final = 30.0
 """Time after a request in which somebody still looks."""
+
+_PLAIN: Final = json.JSONEncoder(
+    separators=(",", ":"), ensure_ascii=False, allow_nan=False
+)
+_ESCAPED: Final = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 
 TableKey = tuple[int, int]
 """OIDs of the subscription and of the table."""
@@ -71,7 +76,7 @@ class TableRows:
     """Rows of tables as JSON. A row that is made of the same is not made again. For one thread."""
 
     def __init__(self) -> None:
-        self._known: dict[TableKey, tuple[tuple[object, ...], bytes]] = {}
+        self._known: dict[TableKey, _Row] = {}
 
     def encode(
         self,
@@ -80,20 +85,37 @@ class TableRows:
         worst: documents.Worst,
     ) -> dict[TableKey, bytes]:
         """Return the rows of all tables."""
-        before, after = self._known, {}
+        before = self._known
+        after: dict[TableKey, _Row] = {}
         for s in facts.subscriptions:
             for t in s.tables:
                 key = int(s.oid), int(t.oid)
                 rate = rates.get(("rows", *key))
                 problem = worst.get((s.name, t.qualified))
-                made_of = t, rate, problem
-                kept = before.get(key)
-                if kept is None or kept[0] != made_of:
-                    row = documents.table_row(int(s.oid), t, rate, problem)
-                    kept = made_of, encode(row)
-                after[key] = kept
+                row = before.get(key)
+                if row is None or not row.is_of(t, rate, problem):
+                    shown = documents.table_row(int(s.oid), t, rate, problem)
+                    row = _Row(t, rate, problem, encode(shown))
+                after[key] = row
         self._known = after
-        return {key: row for key, (_, row) in after.items()}
+        return {key: row.text for key, row in after.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A row, and what it was made of."""
+
+    table: TableFacts
+    rate: float | None
+    problem: Problem | None
+    text: bytes
+
+    def is_of(
+        self, table: TableFacts, rate: float | None, problem: Problem | None
+    ) -> bool:
+        """Return whether the row is made of these. Facts that have not changed are the same
+        object; it would take longer to compare others than to make the row."""
+        return self.table is table and self.rate == rate and self.problem == problem
 
 
 class PageFeed:
@@ -262,10 +284,7 @@ def sample(
 
 def encode(document: Any) -> bytes:
     """Return compact JSON in UTF-8. Lone surrogates, which a name could hold, are escaped."""
-    text = json.dumps(
-        document, separators=(",", ":"), ensure_ascii=False, allow_nan=False
-    )
     try:
-        return text.encode()
+        return _PLAIN.encode(document).encode()
     except UnicodeEncodeError:
-        return json.dumps(document, separators=(",", ":"), allow_nan=False).encode()
+        return _ESCAPED.encode(document).encode()
