@@ -107,6 +107,11 @@ class Container:
         return bool(self._namespace)
 
     @property
+    def is_running(self) -> bool:
+        """Whether the entry point runs."""
+        return self._process is not None and self._process.poll() is None
+
+    @property
     def first_pid(self) -> int:
         """The entry point's process, as seen from outside."""
         assert self._process is not None
@@ -132,7 +137,7 @@ class Container:
     def run(self, *words: str) -> subprocess.CompletedProcess[str]:
         """Run a command as ``docker exec`` does."""
         enter = []
-        if self._namespace and self._process and self._process.poll() is None:
+        if self._namespace and self.is_running:
             enter = ["nsenter", "--pid", "--mount", "--target", str(self.first_pid)]
         return subprocess.run(
             [*enter, *words],
