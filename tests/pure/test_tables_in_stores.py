@@ -13,6 +13,7 @@ from typing import Any
 from urllib.parse import quote
 from uuid import uuid4
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from tests.fakes.objectstores import Server, environment_of, s3_server
@@ -36,7 +37,7 @@ from wal2lake.lake.delta.schema import field_json, json_of
 from wal2lake.lake.plain import PlainRead
 from wal2lake.lake.plain.change import PlainChange
 from wal2lake.lake.plain.widen import widened
-from wal2lake.lake.port import FieldSpec, NextField
+from wal2lake.lake.port import FieldSpec, NextField, TableState
 from wal2lake.lake.staging.layout import ChangeShape, Seq, Uniqueness
 from wal2lake.lake.store import MissingFileError, store_at
 from wal2lake.lake.tablefiles import DataFile, add_action
@@ -458,3 +459,22 @@ def test_objects_need_no_fsync(
         settle_created(store)
         assert proxy.seen == []
     settle_files(store_at("hdfs://host/t"), ["x"])
+
+
+def test_vectors_of_two_versions_of_a_file_are_told_apart(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A compaction compares them, and once took the kept one for both."""
+    state = TableState("s3://lake/t", "t", 1, {}, (), (), False, {})
+    monkeypatch.setattr(
+        stored_rows,
+        "read_vector",
+        lambda location, vector: np.array(vector["rows"], np.uint64),
+    )
+    versions = [
+        DataFile({"path": "f.parquet", "deletionVector": {"rows": rows}})
+        for rows in ([1, 2, 3], [1])
+    ]
+    rows = StoredRows(state, versions[:1])
+    assert [rows.deleted(file).tolist() for file in versions] == [[1, 2, 3], [1]]
+    assert rows.deleted(versions[0]).tolist() == [1, 2, 3]

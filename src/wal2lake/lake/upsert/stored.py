@@ -487,11 +487,13 @@ class StoredRows:
             return gone
         if file.vector is None:
             return np.zeros(0, np.uint64)
-        rows = self._vectors.get(file.key)
+        # Two versions of a file have different vectors.
+        key = f"{file.key} {file.vector}"
+        rows = self._vectors.get(key)
         if rows is None:
             rows = read_vector(self._state.location, file.vector)
             if self._is_remote and self._vector_bytes + rows.nbytes <= _VECTORS_BYTES:
-                self._vectors[file.key] = rows
+                self._vectors[key] = rows
                 self._vector_bytes += rows.nbytes
         return rows
 
