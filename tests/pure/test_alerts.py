@@ -350,6 +350,30 @@ def test_a_webhook_that_drips_does_not_hold_its_channel(
     assert caught.value.doubtful is doubtful
 
 
+@pytest.mark.parametrize("kept", [0, 1])
+def test_without_threads_a_delivery_fails_and_the_next_one_may_succeed(
+    server: tuple[str, type[_Answers]], monkeypatch: pytest.MonkeyPatch, kept: int
+) -> None:
+    url, kind = server
+    webhook = Webhook(f"{url}/ok", timeout_seconds=10)
+    start = threading.Thread.start
+    left = [kept]
+
+    def limited(thread: threading.Thread) -> None:
+        left[0] -= 1
+        if left[0] < 0:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", limited)
+        with pytest.raises(DeliveryError, match="could not start a thread"):
+            webhook.deliver("{}", FACTS)
+    assert kind.received == []
+    webhook.deliver("{}", FACTS)
+    assert len(kind.received) == 1
+
+
 def test_a_resolver_that_hangs_does_not_hold_its_channel(
     server: tuple[str, type[_Answers]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

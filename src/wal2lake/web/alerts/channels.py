@@ -87,7 +87,13 @@ class Webhook:
                 "Idempotency-Key": f"{facts['id']}-{facts['event']}",
             },
         )
-        with Deadline(self.timeout_seconds, self._names) as deadline:
+        with contextlib.ExitStack() as stack:
+            try:
+                deadline = stack.enter_context(
+                    Deadline(self.timeout_seconds, self._names)
+                )
+            except OSError as error:
+                raise _refused(str(error.strerror), doubtful=False) from None
             opener = urllib.request.build_opener(_NoRedirect, deadline.handler())
             try:
                 with (

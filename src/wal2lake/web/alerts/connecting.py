@@ -12,6 +12,7 @@ In: the seconds of one delivery. Out: a handler for urllib. Called by: ``channel
 from __future__ import annotations
 
 import contextlib
+import errno
 import http.client
 import socket
 import ssl
@@ -45,10 +46,13 @@ class NameLookup:
         with self._lock:
             running = self._running.get(place)
             if running is None:
-                running = self._running[place] = Future()
-                threading.Thread(
-                    target=self._look_up, args=(place, running), daemon=True
-                ).start()
+                running = Future()
+                _start(
+                    threading.Thread(
+                        target=self._look_up, args=(place, running), daemon=True
+                    )
+                )
+                self._running[place] = running
         return running.result(max(seconds, 0.0))
 
     def _look_up(self, place: Place, found: Future[list[_Address]]) -> None:
@@ -66,6 +70,14 @@ class NameLookup:
     def _end(self, place: Place) -> None:
         with self._lock:
             del self._running[place]
+
+
+def _start(thread: threading.Thread) -> None:
+    """Start a thread. Raises OSError if the system has none to give."""
+    try:
+        thread.start()
+    except RuntimeError as error:
+        raise OSError(errno.EAGAIN, "could not start a thread") from error
 
 
 class Deadline:
@@ -87,7 +99,7 @@ class Deadline:
         return self._cut_off or self._left() <= 0
 
     def __enter__(self) -> Self:
-        self._timer.start()
+        _start(self._timer)
         return self
 
     def __exit__(self, *error: object) -> None:
