@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, QueryBuilder
-from tests.fakes.objectstores import Server, s3_server
+from tests.fakes.objectstores import Server
 from tests.fakes.storeproxy import Fault, Planned, StoreProxy
 
 from wal2lake.errors import DuplicateObjectError, StorageError
@@ -51,13 +51,6 @@ PROTOCOL = {
     "readerFeatures": ["deletionVectors"],
     "writerFeatures": ["deletionVectors", "appendOnly", "invariants"],
 }
-
-
-@pytest.fixture(scope="module")
-def s3() -> Iterator[Server]:
-    """An S3 server with an empty bucket."""
-    with s3_server() as server:
-        yield server
 
 
 @pytest.fixture(params=["local", "s3"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import itertools
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.fakes.objectstores import Server, environment_of, s3_server
+from tests.fakes.objectstores import Server
 from tests.fakes.storeproxy import Fault, Planned, StoreProxy
 
 from wal2lake.errors import (
@@ -40,23 +40,6 @@ from wal2lake.model import Oid, Relation, ReplicaIdentity
 GROUPS = 20
 ROWS = 3000
 """Rows of a row group, which has about 350 KB."""
-
-
-@pytest.fixture(scope="module")
-def s3() -> Iterator[Server]:
-    """An S3 server with an empty bucket."""
-    with s3_server() as server:
-        yield server
-
-
-@pytest.fixture
-def proxy(s3: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[StoreProxy]:
-    """A proxy that counts the requests; the environment describes it as the store."""
-    with (
-        StoreProxy(s3.port) as found,
-        environment_of(s3, monkeypatch, found.port),
-    ):
-        yield found
 
 
 @pytest.fixture(scope="module")

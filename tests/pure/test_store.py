@@ -17,7 +17,7 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from tests.fakes.objectstores import Server, azure_server, gcs_server, s3_server
+from tests.fakes.objectstores import Server, azure_server, gcs_server
 from tests.fakes.storeproxy import Fault, Planned, StoreProxy
 
 from wal2lake.errors import ConfigurationError, StorageError
@@ -32,16 +32,9 @@ from wal2lake.lake.store import (
     store_at,
 )
 
-SERVERS = {"s3": s3_server, "gs": gcs_server, "az": azure_server}
+SERVERS = {"gs": gcs_server, "az": azure_server}
 
 LOG = "_delta_log"
-
-
-@pytest.fixture(scope="module")
-def s3() -> Iterator[Server]:
-    """An S3 server with an empty bucket."""
-    with s3_server() as server:
-        yield server
 
 
 @pytest.fixture(

@@ -6,7 +6,7 @@ import json
 import os
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +16,7 @@ from uuid import uuid4
 import numpy as np
 import pyarrow as pa
 import pytest
-from tests.fakes.objectstores import Server, environment_of, s3_server
+from tests.fakes.objectstores import Server
 from tests.fakes.stored_table import StoredTable
 from tests.fakes.storeproxy import Fault, Planned, StoreProxy
 
@@ -64,23 +64,6 @@ Row = tuple[int, str | None, str | None]
 
 UNCHANGED = object()
 """A value that an UPDATE did not send."""
-
-
-@pytest.fixture(scope="module")
-def s3() -> Iterator[Server]:
-    """An S3 server with an empty bucket."""
-    with s3_server() as server:
-        yield server
-
-
-@pytest.fixture
-def proxy(s3: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[StoreProxy]:
-    """A proxy that counts the requests; the environment describes it as the store."""
-    with (
-        StoreProxy(s3.port) as found,
-        environment_of(s3, monkeypatch, found.port),
-    ):
-        yield found
 
 
 def _rows(count: int) -> list[Row]:
