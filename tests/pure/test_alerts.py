@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import http.server
 import json
-import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -19,15 +17,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.fakes.facts import NODE
 
 from wal2lake.health import Concern, Problem, Severity
 from wal2lake.testing.waits import wait_until
-from wal2lake.web.alerts import ledgerfile
 from wal2lake.web.alerts.channels import Command, DeliveryError, Webhook
 from wal2lake.web.alerts.ledger import Alert, AlertLedger
-from wal2lake.web.alerts.ledgerfile import LedgerFile
-from wal2lake.web.alerts.sending import Sender
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -484,173 +478,3 @@ def test_what_a_command_leaves_in_the_background_goes_on(tmp_path: Path) -> None
     command = f"(sleep 0.3; touch {file}) >/dev/null 2>&1 &"
     Command(command).deliver("{}", FACTS)
     wait_until(file.exists, describe="the background has ended")
-
-
-def test_a_sender_retries_and_a_restart_repeats_nothing(
-    server: tuple[str, type[_Answers]], tmp_path: Path
-) -> None:
-    url, kind = server
-    kind.failing = 1
-    sender = Sender(Webhook(f"{url}/ok"), tmp_path, 0)
-    sender.start()
-    sender.observe(NODE, [problem("a")])
-    wait_until(lambda: kind.received, describe="the begin")
-    wait_until(lambda: (tmp_path / "alerts-webhook.json").exists())
-    sender.stop()
-    again = Sender(Webhook(f"{url}/ok"), tmp_path, 0)
-    again.start()
-    again.observe(NODE, [problem("a")])
-    again.observe(NODE, [])
-    wait_until(lambda: len(kind.received) >= 2, describe="the end")
-    again.stop()
-    begin, end = (body for _, body in kind.received)
-    assert (begin["event"], end["event"]) == ("begin", "end")
-    assert begin["id"] == end["id"]
-    assert begin["node"]["port"] == 5480
-    assert begin["problem"]["message"] == "the disk of a is nearly full"
-    assert begin["problem"]["remedy"] == "VACUUM"
-    assert end["ended_at"] is not None
-
-
-class _Killed(BaseException):
-    """The process ends here."""
-
-
-class _Noting:
-    """A channel that takes alerts, and is killed while it has the first one."""
-
-    name = "noting"
-
-    def __init__(self) -> None:
-        self.taken: list[str] = []
-
-    def deliver(self, text: str, facts: Mapping[str, str]) -> None:
-        self.taken.append(f"{facts['id']}-{facts['event']}")
-        if len(self.taken) == 1:
-            raise _Killed
-
-
-def test_an_alert_is_on_record_before_it_is_sent(tmp_path: Path) -> None:
-    channel = _Noting()
-    killed = Sender(channel, tmp_path, 0)
-    killed.observe(NODE, [problem("a")])
-    with pytest.raises(_Killed):
-        killed.send_next()
-    again = Sender(channel, tmp_path, 0)
-    again.observe(NODE, [])
-    again.observe(NODE, [problem("a")])
-    assert again.send_next()
-    assert channel.taken[0] == channel.taken[1]
-    again.observe(NODE, [])
-    assert again.send_next()
-    assert channel.taken[2] == channel.taken[0].replace("begin", "end")
-    assert not again.send_next()
-
-
-class _Slow:
-    """A channel that takes an alert when it is told to."""
-
-    name = "slow"
-
-    def __init__(self) -> None:
-        self.began = threading.Event()
-        self.goes_on = threading.Event()
-        self.taken: list[str] = []
-
-    def deliver(self, text: str, facts: Mapping[str, str]) -> None:
-        self.began.set()
-        assert self.goes_on.wait(30)
-        self.taken.append(f"{facts['id']}-{facts['event']}")
-
-
-def stages(file: Path) -> list[tuple[str, str]]:
-    entries = json.loads(file.read_text())["entries"]
-    return [(entry["problem"]["subject"], entry["stage"]) for entry in entries]
-
-
-@pytest.mark.parametrize("reloaded", [True, False])
-def test_a_sender_that_still_ends_leaves_its_successors_ledger_alone(
-    tmp_path: Path, reloaded: bool
-) -> None:
-    """After a reload it is told to stop; that of another process does not know."""
-    slow, file = _Slow(), tmp_path / "alerts-slow.json"
-    first = Sender(slow, tmp_path, 0)
-    first.start()
-    first.observe(NODE, [problem("a"), problem("b")])
-    assert slow.began.wait(30)
-    if reloaded:
-        first.stop()
-    ready = _Slow()
-    ready.goes_on.set()
-    second = Sender(ready, tmp_path, 0)
-    second.observe(NODE, [problem("a"), problem("b"), problem("c")])
-    while second.send_next():
-        pass
-    noted = stages(file)
-    assert noted == [(name, "announced") for name in "abc"]
-    slow.goes_on.set()
-    first._thread.join(30)
-    assert not first._thread.is_alive(), "it ends when it finds a successor"
-    first.observe(NODE, [])
-    assert stages(file) == noted
-    assert not first.send_next()
-    assert len(slow.taken) == 1 and slow.taken[0] in ready.taken, "with the same id"
-
-
-def test_a_ledgers_file_belongs_to_the_last_who_took_it(tmp_path: Path) -> None:
-    path = tmp_path / "ledger.json"
-    first, second = LedgerFile(path), LedgerFile(path)
-    first.take()
-    assert first.entries == [] and first.write([1])
-    second.take()
-    assert second.entries == [1]
-    assert first.is_lost() and not second.is_lost()
-    assert not first.write([2])
-    assert second.write([3])
-    third = LedgerFile(path)
-    third.take()
-    assert third.entries == [3]
-    assert not second.write([4])
-
-
-@pytest.mark.parametrize("content", ["", "[]", "null", '{"owner": 7}', "\xff"])
-def test_a_broken_ledger_is_replaced(tmp_path: Path, content: str) -> None:
-    path = tmp_path / "ledger.json"
-    path.write_bytes(content.encode("latin-1"))
-    file = LedgerFile(path)
-    file.take()
-    assert file.entries == [] and file.write([1])
-
-
-def test_a_full_disk_keeps_what_the_ledger_has(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "ledger.json"
-    first, second = LedgerFile(path), LedgerFile(path)
-    first.take()
-    first.write([1])
-
-    def full(descriptor: int) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(os, "fsync", full)
-        with pytest.raises(OSError, match="No space"):
-            second.take()
-        with pytest.raises(OSError, match="No space"):
-            second.write([2])
-    assert second.entries == [1] and not second.is_lost()
-    assert second.write([2])
-    assert not first.write([1])
-
-
-def test_a_holder_of_the_ledgers_lock_that_was_stopped_holds_nobody_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(ledgerfile, "_WAIT_SECONDS", 0.05)
-    path = tmp_path / "ledger.json"
-    stopped, other = LedgerFile(path), LedgerFile(path)
-    stopped.take()
-    with stopped._locked(), pytest.raises(BlockingIOError):
-        other.take()
-    assert other.write([1])

@@ -88,6 +88,8 @@ class _WebProcess:
             while not self._stopping:
                 await listening.apply()
                 self._tell(listening)
+                # A process that fails before this leaves the alerts to one that serves.
+                self._alerts.start()
                 await self._wait(RETRY_SECONDS if listening.error else None)
                 if self._reloading:
                     self._take_settings()

@@ -5,7 +5,7 @@ in the run directory. Never: sends an alert again whose delivery is noted, repea
 id, or lets anybody wait for the other side.
 
     ledger       which alerts are due
-    ledgerfile   the file of a ledger, and whose it is
+    ledgerfile   the file of a ledger, and the lock of its sender
     channels     webhook, command
     connecting   connections that end in time
     sending      a thread for each channel

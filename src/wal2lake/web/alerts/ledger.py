@@ -202,24 +202,36 @@ class AlertLedger:
             if entry.stage is not _Stage.WAITING
         ]
 
-    def restore(self, content: Iterable[Mapping[str, Any]]) -> None:
-        """Take over what ``to_json`` has returned. ValueError, KeyError and TypeError for anything
-        else."""
-        entries = {}
-        for item in content:
-            gone = item["gone_at"]
-            stage = _Stage(item["stage"])
-            entries[_key(item["problem"])] = _Entry(
-                str(item["id"]),
-                dict(item["problem"]),
-                datetime.fromisoformat(item["first_seen"]),
-                stage,
-                # The attempt may have ended with the process.
-                doubtful=stage is _Stage.BEGINNING,
-                gone_at=None if gone is None else datetime.fromisoformat(gone),
-            )
-        self._entries = entries
+    def restore(self, content: Iterable[Any]) -> None:
+        """Take over what ``to_json`` has returned. Raises ValueError for anything else."""
+        try:
+            entries = [_restored(item) for item in content]
+            self._entries = {_key(entry.problem): entry for entry in entries}
+        except (AttributeError, KeyError, TypeError) as error:
+            raise ValueError("not the entries of a ledger") from error
         self._looked = False
+
+
+def _restored(item: Any) -> _Entry:
+    gone = item["gone_at"]
+    # Once only announced problems were written, without a stage.
+    stage = _Stage(item.get("stage", _Stage.ANNOUNCED))
+    return _Entry(
+        str(item["id"]),
+        dict(item["problem"]),
+        _time(item["first_seen"]),
+        stage,
+        # The attempt may have ended with the process.
+        doubtful=stage is _Stage.BEGINNING,
+        gone_at=None if gone is None else _time(gone),
+    )
+
+
+def _time(text: str) -> datetime:
+    time = datetime.fromisoformat(text)
+    if time.tzinfo is None:
+        raise ValueError("a time without a time zone")
+    return time
 
 
 def _as_json(problem: Problem) -> dict[str, Any]:

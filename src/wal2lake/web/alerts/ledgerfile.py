@@ -1,15 +1,15 @@
-"""The file of one channel's ledger, and who may write it.
+"""The file of one channel's ledger, and the lock that says which sender is at work.
 
-    {"owner": "<number of one sender>", "entries": [...]}
+    alerts-webhook.json         {"owner": <PID>, "entries": [...]}
+    .alerts-webhook.json.lock   locked from before the first reading until the sender ends
 
-A sender that is told to stop finishes the delivery that it has begun, and notes the result. By then
-another sender may have the file: of the same process after a reload, or of the next web process,
-while the first one is still ending. So a sender takes the file over before it reads it, and writes
-only as long as nobody has taken it over since. What a predecessor has not noted by then is open to
-its successor as after a kill: the alert is sent again with the same id.
+Two senders of one channel may exist at a time: after a reload, while the first one still has a
+delivery under way, and in two web processes of one node. The lock is the kernel's (flock). Whoever
+has it sends, the others wait for it, so no alert is sent by two of them, and none reads a ledger
+that another one still writes. The kernel releases the lock when its holder ends in whatever way, so
+no file outlives it and no PID has to be judged. ``owner`` is for people and for the log.
 
-Takes: entries in JSON's types. Gives: those of the file. All of a step, comparison and replacement,
-happens under a lock of the kernel on a file beside it. Called by: ``sending``.
+In: entries in JSON's types. Out: those of the file. Called by: ``sending``.
 """
 
 from __future__ import annotations
@@ -18,70 +18,76 @@ import contextlib
 import fcntl
 import json
 import os
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
-from uuid import uuid4
-
-_WAIT_SECONDS: Final = 1.0
-"""Longest wait for the lock, which is held for as long as a small file takes to write. Longer means
-that its holder was stopped or that the disk hangs; readings of the node must not wait for that."""
-
-_RETRY_SECONDS: Final = 0.01
+from typing import Any
 
 
 class LedgerFile:
     """One ledger's file, as one sender sees it. For one thread at a time."""
 
     def __init__(self, path: Path) -> None:
-        """Read nothing yet."""
+        """Lock and read nothing yet."""
         self.path = path
-        self._lock = path.with_name(f".{path.name}.lock")
-        self._owner = str(uuid4())
-        self._allowed: set[str | None] = {None, self._owner}
-        """Owners whose file this sender may replace. None: there is no valid file."""
-        self.entries: list[Any] = []
-        """Entries that the predecessor has left."""
+        self._lock_path = path.with_name(f".{path.name}.lock")
+        self._descriptor: int | None = None
 
-    def take(self) -> None:
-        """Take the file over, and read its entries.
+    @property
+    def is_held(self) -> bool:
+        """Whether this sender has the lock."""
+        return self._descriptor is not None
 
-        Raises OSError if it cannot be written; the next ``write`` then takes it over."""
-        # Before the lock, too: a disk that is full may have no place for the lock's file.
-        self._look()
-        with self._locked():
-            self._look()
-            self._replace(self.entries)
-
-    def _look(self) -> None:
-        owner, self.entries = self._read()
-        self._allowed.add(owner)
-
-    def is_lost(self) -> bool:
-        """Return whether another sender has taken the file over. False if the file cannot be
-        read."""
-        return self._read()[0] not in self._allowed
-
-    def write(self, entries: Sequence[Any]) -> bool:
-        """Replace the entries; returns False if another sender has taken the file over. Raises
+    def lock(self) -> bool:
+        """Take the lock, without waiting; returns False if another sender has it. Raises
         OSError."""
-        with self._locked():
-            if self.is_lost():
-                return False
-            self._replace(entries)
-            return True
+        # For reading: that also works if the file system has become read-only.
+        descriptor = os.open(
+            self._lock_path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o600
+        )
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            return False
+        except OSError:
+            os.close(descriptor)
+            raise
+        self._descriptor = descriptor
+        return True
 
-    def _read(self) -> tuple[str | None, list[Any]]:
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            content = json.loads(self.path.read_text())
-            return str(content["owner"]), list(content["entries"])
-        return None, []
+    def release(self) -> None:
+        """Leave the file to the next sender."""
+        if self._descriptor is not None:
+            descriptor, self._descriptor = self._descriptor, None
+            os.close(descriptor)
 
-    def _replace(self, entries: Sequence[Any]) -> None:
+    def read(self) -> list[Any]:
+        """Return the entries; a file that does not exist has none.
+
+        Raises OSError if the file cannot be read, and ValueError if it holds no ledger."""
+        try:
+            content = _parsed(self.path.read_bytes())
+        except FileNotFoundError:
+            return []
+        # The file was once a list, before it had an owner.
+        entries = content.get("entries") if isinstance(content, dict) else content
+        if not isinstance(entries, list):
+            raise ValueError("not a ledger")
+        return entries
+
+    def owner(self) -> int | None:
+        """Return the PID of the process that has written the file last; None if unknown."""
+        with contextlib.suppress(OSError, ValueError):
+            content = _parsed(self.path.read_bytes())
+            owner = content.get("owner") if isinstance(content, dict) else None
+            return owner if isinstance(owner, int) else None
+        return None
+
+    def write(self, entries: Sequence[Any]) -> None:
+        """Replace the entries. Only for the holder of the lock. Raises OSError."""
         temporary = self.path.with_name(f".{self.path.name}.tmp")
         with temporary.open("w") as file:
-            json.dump({"owner": self._owner, "entries": list(entries)}, file)
+            json.dump({"owner": os.getpid(), "entries": list(entries)}, file)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(self.path)
@@ -90,20 +96,14 @@ class LedgerFile:
             os.fsync(directory)
         finally:
             os.close(directory)
-        # A predecessor that comes back now is a stranger.
-        self._allowed = {None, self._owner}
 
-    @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
-        ends = time.monotonic() + _WAIT_SECONDS
-        with self._lock.open("a") as file:
-            while True:
-                try:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    if time.monotonic() > ends:
-                        raise
-                time.sleep(_RETRY_SECONDS)
-            # Closing the file unlocks it.
-            yield
+    def set_aside(self) -> Path:
+        """Rename a file that holds no ledger, and return its new path. Raises OSError."""
+        return self.path.replace(self.path.with_name(f"{self.path.name}.broken"))
+
+
+def _parsed(content: bytes) -> Any:
+    try:
+        return json.loads(content)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None

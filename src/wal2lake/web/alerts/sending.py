@@ -1,21 +1,30 @@
 """A thread for each channel that sends the alerts that are due.
 
+    readings ──▶ Alerts.observe ──▶ Sender: the last look      (memory; waits for nothing)
+                                       │
+                            its thread ├──▶ the ledger's file
+                                       └──▶ the channel
+
 In: the problems of each look. Out: JSON to the channels, the ledgers' files in the run directory.
-No thread waits for a channel: a look leaves its problems and goes on. A sender whose ledger another
-one has taken over writes and sends no more.
+Only the thread touches files and channels, so neither a disk nor a receiver that hangs holds up a
+look. It works while it holds the ledger's lock, and asks for it again and again while another
+sender does.
 """
 
 from __future__ import annotations
 
-import contextlib
+import errno
 import json
+import os
 import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
+from wal2lake.errors import StorageError, reason_of
 from wal2lake.health import NodeFacts, Problem
 from wal2lake.observe import RepeatedErrors, get_logger
 from wal2lake.settings import Settings
@@ -29,7 +38,17 @@ from wal2lake.web.alerts.ledger import Alert, AlertLedger
 from wal2lake.web.alerts.ledgerfile import LedgerFile
 
 _LOOK_SECONDS: Final = 1.0
-"""Interval in which a thread looks for alerts that have become due."""
+"""Interval in which a thread looks for alerts that have become due, and for a lock that another
+sender has or a file that could not be read or written."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """One look at the node."""
+
+    node: dict[str, Any]
+    problems: tuple[Problem, ...]
+    at: datetime
 
 
 class Sender:
@@ -42,35 +61,42 @@ class Sender:
         delay_seconds: float,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        """Take over the ledger's file; ``start`` starts the thread."""
+        """Touch nothing yet; ``start`` starts the thread."""
         self._channel = channel
         self._file = LedgerFile(run_directory / f"alerts-{channel.name}.json")
         self._clock = clock
         self._ledger = AlertLedger(delay_seconds)
+        # Never held while a file or the channel is used.
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._stopped = False
-        self._node: dict[str, Any] = {}
+        self._look: _Look | None = None
+        # Whether the ledger is that of the file.
+        self._owns = False
+        self._unsaved = False
+        self._warned = False
         self._errors = RepeatedErrors()
+        self._file_errors = RepeatedErrors()
+        self._bugs = RepeatedErrors()
         self._thread = threading.Thread(
             target=self._work, name=f"alerts-{channel.name}", daemon=True
         )
-        self._restore()
-
-    def _restore(self) -> None:
-        with self._reporting():
-            self._file.take()
-        with contextlib.suppress(ValueError, KeyError, TypeError):
-            self._ledger.restore(self._file.entries)
 
     def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
+        """Start the thread, unless that is done."""
+        if self._thread.ident is None:
+            self._thread.start()
 
     @property
     def channel(self) -> AlertChannel:
         """The channel, to be compared with another."""
         return self._channel
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the thread has ended, or is going to end."""
+        ended = self._thread.ident is not None and not self._thread.is_alive()
+        return self._stopped or ended
 
     def set_delay(self, seconds: float) -> None:
         """Use another delay from now on."""
@@ -84,73 +110,156 @@ class Sender:
 
     def observe(self, facts: NodeFacts, problems: Iterable[Problem]) -> None:
         """Take one look's problems."""
+        node = {
+            "directory": facts.directory,
+            "host": socket.gethostname(),
+            "address": facts.address,
+            "port": facts.port,
+        }
+        look = _Look(node, tuple(problems), self._clock())
         with self._lock:
-            self._node = {
-                "directory": facts.directory,
-                "host": socket.gethostname(),
-                "address": facts.address,
-                "port": facts.port,
-            }
-            if self._ledger.observe(problems, self._clock()):
-                self._save()
+            self._look = look
+            if self._owns and self._ledger.observe(look.problems, look.at):
+                self._unsaved = True
         self._wake.set()
 
     def _work(self) -> None:
-        while not self._stopped:
-            self._wake.wait(_LOOK_SECONDS)
-            self._wake.clear()
-            while not self._stopped and self.send_next():
-                pass
+        try:
+            while not self._stopped:
+                self._wake.wait(_LOOK_SECONDS)
+                self._wake.clear()
+                try:
+                    while not self._stopped and self.send_next():
+                        pass
+                except Exception as error:
+                    # A bug must not end the thread, which all later alerts depend on.
+                    self._bugs.say(get_logger(), "internal error", error)
+        finally:
+            self.release()
+
+    def release(self) -> None:
+        """Write what is not yet in the file, and leave it to the next sender. For the thread."""
+        try:
+            self._save()
+        finally:
+            with self._lock:
+                self._owns = False
+            self._file.release()
 
     def send_next(self) -> bool:
-        """Send one alert; returns False if none is due, or if it was not accepted."""
+        """Send one alert; returns False if none is due, or if it was not accepted. For the
+        thread."""
+        if not self._take():
+            return False
         with self._lock:
             alert = self._ledger.due(self._clock())
-            if alert is None or self._is_over():
-                return False
-            node = self._node
+            node = {} if self._look is None else self._look.node
             # On record before it is sent: a kill repeats it with the same id.
-            if self._ledger.attempt(alert):
-                self._save()
-            if self._stopped:
-                return False
+            if alert is not None and self._ledger.attempt(alert):
+                self._unsaved = True
+        self._save()
+        if alert is None:
+            return False
+        failure = self._failure(alert, node)
+        with self._lock:
+            if failure is None:
+                self._ledger.sent(alert)
+                # It is written before the next attempt, or before the thread waits.
+                self._unsaved = True
+                return True
+            doubtful = not isinstance(failure, DeliveryError) or failure.doubtful
+            if self._ledger.failed(alert, self._clock(), doubtful=doubtful):
+                self._unsaved = True
+        self._save()
+        # The others would probably fail as well, each after its time-out.
+        return False
+
+    def _failure(self, alert: Alert, node: dict[str, Any]) -> Exception | None:
+        """Deliver an alert; returns the error if that has failed."""
         try:
             self._channel.deliver(
                 message(alert, node), {"id": alert.id, "event": alert.event}
             )
-        except DeliveryError as error:
+        except Exception as error:
             self._errors.say(get_logger(), "could not send an alert", error)
-            with self._lock:
-                if self._ledger.failed(alert, self._clock(), doubtful=error.doubtful):
-                    self._save()
-            # The others would probably fail as well, each after its time-out.
-            return False
+            return error
         self._errors.passed(get_logger())
+        return None
+
+    def _take(self) -> bool:
+        """Take over the ledger's file, unless that is done; returns False if it must wait."""
+        if self._owns:
+            return True
+        try:
+            if not self._file.is_held and not self._file.lock():
+                self._say_who_sends()
+                return False
+            ledger = self._read()
+        except OSError as error:
+            # Nothing is known about what has been sent, so nothing is sent.
+            self._say("read", error)
+            return False
         with self._lock:
-            self._ledger.sent(alert)
-            self._save()
+            ledger.delay = self._ledger.delay
+            self._ledger = ledger
+            if self._look is not None:
+                ledger.observe(self._look.problems, self._look.at)
+            # The file is to name this process as its owner.
+            self._owns = self._unsaved = True
+        if self._warned:
+            get_logger().info(f"this process now sends alerts by {self._channel.name}")
         return True
 
-    def _is_over(self) -> bool:
-        """Return whether another sender has the ledger; this one stops then."""
-        if self._file.is_lost():
-            self._stopped = True
-        return self._stopped
+    def _read(self) -> AlertLedger:
+        """Return the ledger of the file. Raises OSError."""
+        ledger = AlertLedger(0)
+        try:
+            ledger.restore(self._file.read())
+        except ValueError:
+            aside = self._file.set_aside()
+            get_logger().error(
+                f'invalid data in file "{self._file.path}"',
+                detail=f'It was renamed to "{aside}". Problems that have been announced'
+                " are announced again.",
+            )
+        return ledger
+
+    def _say_who_sends(self) -> None:
+        owner = self._file.owner()
+        # A sender of this process ends with its delivery.
+        if self._warned or owner == os.getpid():
+            return
+        self._warned = True
+        by = "" if owner is None else f" (PID {owner})"
+        get_logger().warning(
+            f"another process{by} sends alerts by {self._channel.name}",
+            detail="This process takes over when the other one has ended.",
+        )
 
     def _save(self) -> None:
-        with self._reporting():
-            if not self._file.write(self._ledger.to_json()):
-                self._stopped = True
-
-    @contextlib.contextmanager
-    def _reporting(self) -> Iterator[None]:
+        with self._lock:
+            if not self._unsaved or not self._owns:
+                return
+            entries = self._ledger.to_json()
+            self._unsaved = False
         try:
-            yield
+            self._file.write(entries)
         except OSError as error:
             # The alert may say that the disk is full, so it is sent all the same.
-            get_logger().error(
-                f'could not write file "{self._file.path}": {error.strerror}'
-            )
+            with self._lock:
+                self._unsaved = True
+            self._say("write", error)
+        else:
+            self._file_errors.passed(get_logger())
+
+    def _say(self, verb: str, error: OSError) -> None:
+        failure = StorageError(
+            f'could not {verb} file "{self._file.path}": {reason_of(error)}',
+            sqlstate="53100" if error.errno == errno.ENOSPC else "58030",
+        )
+        self._file_errors.say(
+            get_logger(), "the ledger of alerts is not usable", failure
+        )
 
 
 def message(alert: Alert, node: dict[str, Any]) -> str:
@@ -163,26 +272,36 @@ def message(alert: Alert, node: dict[str, Any]) -> str:
         "problem": dict(alert.problem),
         "ended_at": alert.ended_at and alert.ended_at.isoformat(),
     }
-    return json.dumps(content, ensure_ascii=False)
+    text = json.dumps(content, ensure_ascii=False)
+    # A path that is not UTF-8 has characters that cannot be sent.
+    return text.encode(errors="replace").decode()
 
 
 class Alerts:
     """The channels of the settings in force. For the thread that reads, and for ``reload``."""
 
     def __init__(self, settings: Settings) -> None:
-        """Start a thread for each channel."""
+        """Touch nothing yet; ``start`` starts the threads."""
         self._lock = threading.Lock()
-        self._senders = [_started(c, settings) for c in _channels(settings)]
+        self._senders = [_sender(c, settings) for c in _channels(settings)]
+
+    def start(self) -> None:
+        """Start the threads that are not started. For a process that serves: they take the
+        ledgers."""
+        with self._lock:
+            for sender in self._senders:
+                sender.start()
 
     def reload(self, settings: Settings) -> None:
-        """Use new settings; a channel that stays goes on."""
+        """Use new settings. A channel that stays goes on; one that is new, or whose thread has
+        ended, waits for ``start``."""
         with self._lock:
             channels = list(_channels(settings))
-            running = {sender.channel: sender for sender in self._senders}
+            running = {s.channel: s for s in self._senders if not s.is_over}
             for channel in running.keys() - set(channels):
                 running.pop(channel).stop()
             self._senders = [
-                running.get(channel) or _started(channel, settings)
+                running.get(channel) or _sender(channel, settings)
                 for channel in channels
             ]
             for sender in self._senders:
@@ -207,7 +326,5 @@ def _channels(settings: Settings) -> Iterator[AlertChannel]:
         yield Command(settings.alerts.command)
 
 
-def _started(channel: AlertChannel, settings: Settings) -> Sender:
-    sender = Sender(channel, settings.run_directory, settings.alerts.delay_ms / 1000)
-    sender.start()
-    return sender
+def _sender(channel: AlertChannel, settings: Settings) -> Sender:
+    return Sender(channel, settings.run_directory, settings.alerts.delay_ms / 1000)
