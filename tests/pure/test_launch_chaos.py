@@ -17,7 +17,13 @@ import pytest
 from tests.fakes.node import FakeNode
 
 from wal2lake.launch import is_locked, notify, read_lock, read_status
-from wal2lake.launch.processes import Process, is_alive, marked, processes
+from wal2lake.launch.processes import (
+    Process,
+    directory_marker,
+    is_alive,
+    marked,
+    processes,
+)
 from wal2lake.model import Oid
 from wal2lake.settings import FILE_NAME
 from wal2lake.testing.waits import wait_until
@@ -156,7 +162,7 @@ class Chaos:
 
     def _attendants(self) -> list[int]:
         """Guardian and collector: forks without the marker."""
-        with_marker = marked(self.node.directory)
+        with_marker = marked(directory_marker(self.node.directory))
         return [p.pid for p in self._below() if p.pid not in with_marker]
 
     def _send(self, pids: list[int], number: signal.Signals) -> list[int]:
@@ -182,7 +188,7 @@ class Chaos:
         below = self._below()
         known = {w.pid for w in status.workers}
         others = {p.pid for p in below} - known
-        with_marker = marked(self.node.directory)
+        with_marker = marked(directory_marker(self.node.directory))
         sessions = {p.session for p in processes() if p.pid in with_marker}
         found = {
             "state": status.state != "ready" and status.state,
@@ -232,7 +238,7 @@ def passes(directory: Path, seed: int, seconds: float) -> None:
             assert bad not in told, f"seed {seed}\n{told}"
         chaos.node.signal(signal.SIGTERM)
         assert chaos.node.wait_end(30) == 0, chaos.node.log_text()
-        assert marked(directory) == [] and not is_locked(directory)
+        assert marked(directory_marker(directory)) == [] and not is_locked(directory)
         assert not (directory / "wal2lake.pid").exists()
     finally:
         chaos.node.close()
@@ -269,6 +275,6 @@ def test_a_stop_at_any_moment_of_the_start_ends_with_0(
                 fake.signal(number)
             fake.signal(dice.choice([signal.SIGTERM, signal.SIGQUIT, signal.SIGUSR2]))
             assert fake.wait_end() == 0, f"seed {seed}\n{fake.log_text()}"
-            assert marked(tmp_path) == [] and not is_locked(tmp_path)
+            assert marked(directory_marker(tmp_path)) == [] and not is_locked(tmp_path)
     finally:
         fake.close()

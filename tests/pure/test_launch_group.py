@@ -13,6 +13,7 @@ import pytest
 
 from wal2lake.launch.children.group import Children, Commands
 from wal2lake.launch.plan import ENGINE, ChildRole, Desired
+from wal2lake.launch.processes import new_marker
 from wal2lake.testing.waits import wait_until
 
 
@@ -23,7 +24,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Children]]:
 
     def started(*command: str) -> Children:
         children = Children(
-            tmp_path,
+            new_marker(tmp_path),
             Commands(engine=(sys.executable, *command), receiver=lambda _: ()),
             os.environ,
             lifeline=lifeline,

@@ -26,7 +26,16 @@ from wal2lake.launch.children import attendants
 from wal2lake.launch.children.attendants import Attendant
 from wal2lake.launch.children.collector import LogCollector
 from wal2lake.launch.directory.lockfile import FILE_NAME, LockFile
-from wal2lake.launch.processes import is_alive, kill_session, marked, session_members
+from wal2lake.launch.processes import (
+    MARKER,
+    directory_marker,
+    is_alive,
+    kill_marked,
+    kill_session,
+    marked,
+    new_marker,
+    session_members,
+)
 from wal2lake.launch.wakeup import CHANGED, SOCKET_NAME, Wakeup, notify
 from wal2lake.observe import configure
 from wal2lake.testing.node import run_cli
@@ -318,7 +327,7 @@ def test_a_node_whose_lock_file_was_removed_makes_room_for_the_next(
         assert fake.wait_end() == 1
         assert "because the node's lock file is gone" in fake.log_text()
         assert other.is_in_place(), "it is not the ended node's to remove"
-    assert marked(fake.directory) == []
+    assert marked(directory_marker(fake.directory)) == []
 
 
 def test_a_node_whose_directory_was_moved_ends(tmp_path: Path) -> None:
@@ -328,9 +337,87 @@ def test_a_node_whose_directory_was_moved_ends(tmp_path: Path) -> None:
     old.rename(new)
     shutil.copytree(new, old, ignore=shutil.ignore_patterns("*.sock"))
     assert fake.wait_end() == 1
-    assert marked(old) == [] and not is_locked(new)
+    assert marked(directory_marker(new)) == [] and not is_locked(new)
     assert (old / FILE_NAME).exists()
     fake.close()
+
+
+def workers_of(fake: FakeNode) -> set[int]:
+    status = read_status(fake.directory / "run")
+    assert status is not None
+    return {worker.pid for worker in status.workers}
+
+
+def goes_on(fake: FakeNode) -> None:
+    """The node has its children, its status file and its socket."""
+    pids = workers_of(fake)
+    status = read_status(fake.directory / "run")
+    assert fake.process is not None and status is not None
+    assert status.supervisor_pid == fake.process.pid and fake.ready()
+    assert all(is_alive(pid) for pid in pids)
+    oid = fake.subscribe(9)
+    fake.wait_events(f"receiver{oid}", 1)
+    assert pids < workers_of(fake)
+
+
+def test_a_node_that_was_moved_away_leaves_its_successor_alone(tmp_path: Path) -> None:
+    """Its guardian killed by the path, and its end removed the other one's socket."""
+    place, aside = tmp_path / "place", tmp_path / "aside"
+    place.mkdir()
+    old = FakeNode(place, node__shutdown_timeout_ms=100).start()
+    # It learns of it when the next one runs already.
+    old.signal(signal.SIGSTOP)
+    place.rename(aside)
+    place.mkdir()
+    new = FakeNode(place).start()
+    before = workers_of(new)
+    old.signal(signal.SIGCONT)
+    assert old.wait_end() == 1
+    assert marked(directory_marker(aside)) == [] and not is_locked(aside)
+    assert workers_of(new) == before
+    goes_on(new)
+    new.close()
+    old.close()
+
+
+def test_a_node_without_its_lock_file_leaves_its_successor_alone(
+    fake: FakeNode,
+) -> None:
+    fake.start()
+    old, before = fake.process, fake.pids()
+    assert old is not None
+    old.send_signal(signal.SIGSTOP)
+    (fake.directory / FILE_NAME).unlink()
+    # Two engines must not write the same tables.
+    fake.start()
+    assert not [pid for pid in before[1:] if is_alive(pid)]
+    old.send_signal(signal.SIGCONT)
+    assert old.wait(20) == 1
+    goes_on(fake)
+
+
+def test_a_node_that_drains_looks_for_its_lock_file(tmp_path: Path) -> None:
+    """Its last client may stay for days, and a second node would have started beside it."""
+    fake = FakeNode(tmp_path)
+    (tmp_path / "fake" / "engine.stubborn").touch()
+    fake.start()
+    fake.signal(signal.SIGUSR2)
+    fake.wait_events("engine", 1, "signal SIGUSR2")
+    (tmp_path / FILE_NAME).unlink()
+    assert fake.wait_end() == 1
+    assert marked(directory_marker(tmp_path)) == []
+    fake.close()
+
+
+def test_a_marker_is_found_by_itself_and_by_its_directory(tmp_path: Path) -> None:
+    one, other = new_marker(tmp_path), new_marker(tmp_path)
+    environ = {**os.environ, MARKER: one}
+    with subprocess.Popen(["sleep", "600"], env=environ) as child:
+        # Another node's number may begin with the same digits.
+        for stranger in (other, one[:-1], directory_marker(tmp_path)[:-1]):
+            assert marked(stranger) == []
+        assert marked(one) == marked(directory_marker(tmp_path)) == [child.pid]
+        assert kill_marked(other) == 0 and kill_marked(one) == 1
 
 
 def test_a_directory_whose_name_is_no_text_has_a_node(tmp_path: Path) -> None:
@@ -369,5 +456,5 @@ def test_a_bug_ends_the_node_at_once_and_the_log_says_why(tmp_path: Path) -> Non
     told = (tmp_path / "server.log").read_text()
     assert "FATAL:  the supervisor has failed" in told
     assert "KeyError: 'planted'" in told and "shut down" not in told
-    assert marked(tmp_path) == [] and not is_locked(tmp_path)
+    assert marked(directory_marker(tmp_path)) == [] and not is_locked(tmp_path)
     fake.close()

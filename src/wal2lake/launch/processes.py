@@ -1,10 +1,17 @@
 """The processes that belong to a node, according to the kernel.
 
-Takes pids, session numbers, a node's directory; returns pids, and kills. Processes of a node are
-found in two ways. A child of the supervisor leads its own *session*, so everything below it (the
-JVM, Spark's Python workers, which leave the process group but not the session) is found by session
-number. And every process inherits the *marker*, an environment variable with the node's directory,
-so a guardian or the next start finds what has outlived a supervisor.
+Takes pids, session numbers, markers; returns pids, and kills. Processes of a node are found in two
+ways. A child of the supervisor leads its own *session*, so everything below it (the JVM, Spark's
+Python workers, which leave the process group but not the session) is found by session number. And
+every process inherits the *marker*, an environment variable, so a guardian or the next start finds
+what has outlived a supervisor:
+
+    64769:131082:9f86d081884c7d65    device and inode of the node's directory, and a token
+
+The token is the supervisor's own. A guardian kills the processes of its supervisor, and never those
+of a node that was started at the same path after the directory was moved away, or in the same
+directory after its lock file was removed. The next start in a directory kills every process whose
+marker begins with the directory, under whatever name it was known.
 
 This is necessary because a JVM that survives its engine can still commit to a table while the next
 engine writes the same table.
@@ -18,6 +25,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import secrets
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -26,7 +34,7 @@ from pathlib import Path
 from typing import Final
 
 MARKER: Final = "WAL2LAKE_SUPERVISED"
-"""Environment variable with the directory of the node that a process belongs to."""
+"""Environment variable with the marker of the supervisor that a process belongs to."""
 
 _PROC: Final = Path("/proc")
 
@@ -122,12 +130,25 @@ def descendants(pid: int) -> list[int]:
     return pids
 
 
-def marked(directory: Path) -> list[int]:
-    """Return the living processes of the node in ``directory``, except our ancestors.
+def directory_marker(directory: Path) -> str:
+    """Return what the markers of all nodes in the directory begin with. OSError if it is gone."""
+    found = directory.stat()
+    return f"{found.st_dev}:{found.st_ino}"
+
+
+def new_marker(directory: Path) -> str:
+    """Return a marker that no other supervisor has. OSError if the directory is gone."""
+    return f"{directory_marker(directory)}:{secrets.token_hex(8)}"
+
+
+def marked(marker: str) -> list[int]:
+    """Return the living processes with the marker, or with one that begins with it
+    (``directory_marker``), except our ancestors.
 
     Only processes of the same user can be read; a node has no others.
     """
-    marker = os.fsencode(f"{MARKER}={directory}")
+    whole = os.fsencode(f"{MARKER}={marker}")
+    beginning = whole + b":"
     spared = _ancestry()
     pids = []
     for p in processes():
@@ -138,7 +159,8 @@ def marked(directory: Path) -> list[int]:
         except OSError as error:
             _check_shortage(error)
             continue
-        if marker in environment.split(b"\0"):
+        variables = environment.split(b"\0")
+        if any(v == whole or v.startswith(beginning) for v in variables):
             pids.append(p.pid)
     return pids
 
@@ -165,9 +187,9 @@ def kill_session(session: int, *, timeout_seconds: float = 10.0) -> int:
     return _kill_all(lambda: session_members(session), timeout_seconds)
 
 
-def kill_marked(directory: Path, *, timeout_seconds: float = 10.0) -> int:
-    """SIGKILL every process of the node and wait until they are gone."""
-    return _kill_all(lambda: marked(directory), timeout_seconds)
+def kill_marked(marker: str, *, timeout_seconds: float = 10.0) -> int:
+    """SIGKILL every process that ``marked`` finds and wait until they are gone."""
+    return _kill_all(lambda: marked(marker), timeout_seconds)
 
 
 def _kill_all(find: Callable[[], list[int]], timeout_seconds: float) -> int:

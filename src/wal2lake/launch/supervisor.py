@@ -53,8 +53,9 @@ from wal2lake.launch.children.group import (
     node_commands,
 )
 from wal2lake.launch.children.guardian import start_guardian
-from wal2lake.launch.directory.lockfile import LockFacts, LockFile
-from wal2lake.launch.directory.status import NodeStatus, write_status
+from wal2lake.launch.directory.lockfile import LockFile
+from wal2lake.launch.directory.report import StatusReport
+from wal2lake.launch.directory.status import NodeStatus
 from wal2lake.launch.directory.warehouse import check_warehouse
 from wal2lake.launch.java import check_java
 from wal2lake.launch.plan import (
@@ -72,7 +73,12 @@ from wal2lake.launch.plan import (
     plan,
     remember,
 )
-from wal2lake.launch.processes import describe_exit, kill_marked
+from wal2lake.launch.processes import (
+    describe_exit,
+    directory_marker,
+    kill_marked,
+    new_marker,
+)
 from wal2lake.launch.servicemanager import VARIABLES, ServiceManager
 from wal2lake.launch.shutdown import Mode, Phase
 from wal2lake.launch.wakeup import CHANGED, READY, RELOAD, Wake, Wakeup, held
@@ -113,11 +119,9 @@ class SubscriptionCatalog(Protocol):
 class _Fixed:
     """Facts that stay fixed once the node has started. ``sockets`` close to refuse clients."""
 
-    lock: LockFile
     sockets: list[socket.socket]
     address: str
     port: int
-    lifeline: int
     started_at: float
 
 
@@ -145,6 +149,7 @@ class Supervisor:
         self._environ = {k: v for k, v in environ.items() if k not in VARIABLES}
         self._manager = ServiceManager(environ)
         self._lock = lock
+        self._report = StatusReport(lock, self._directory, settings.run_directory)
         self._collector = collector
         self._log = get_logger()
         self._phase = Phase.RUNNING
@@ -160,7 +165,6 @@ class Supervisor:
         self._catalog_errors, self._round_errors = RepeatedErrors(), RepeatedErrors()
         self._is_interrupted = False
         self._exit_code = 0
-        self._written: object = None
 
     def run(self) -> int:
         """Run the node until it is stopped; returns the exit code.
@@ -170,10 +174,11 @@ class Supervisor:
         with contextlib.ExitStack() as stack:
             run_directory = self._settings.run_directory
             run_directory.mkdir(mode=0o700, exist_ok=True)
+            marker = new_marker(self._directory)
             lifeline, ours = os.pipe()
             self._guardian = Attendant(
                 "guardian",
-                lambda: start_guardian(self._directory, lifeline, [self._lock.fileno]),
+                lambda: start_guardian(marker, lifeline, [self._lock.fileno]),
             )
             # Closing our end of the lifeline notifies everybody. The guardian gives up the lock
             # and is reaped before this process does.
@@ -181,7 +186,9 @@ class Supervisor:
             stack.callback(os.close, ours)
             stack.callback(os.close, lifeline)
             self._guardian.keep(time.monotonic())
-            remains = kill_marked(self._directory)
+            # If the lock file is gone already, the first round ends this node.
+            before = directory_marker(self._directory)
+            remains = kill_marked(before) if self._lock.is_in_place() else 0
             if remains:
                 self._log.warning(
                     f"killed {remains} processes that an earlier node left behind"
@@ -192,21 +199,21 @@ class Supervisor:
             sockets = listening.open_listeners(node.listen_addresses, node.port)
             stack.callback(_close, sockets)
             self._fixed = _Fixed(
-                self._lock,
                 sockets,
                 listening.reachable_address(sockets[0]),
                 sockets[0].getsockname()[1],
-                lifeline,
                 time.time(),
             )
             self._children = Children(
-                self._directory,
+                marker,
                 self._commands,
                 self._environ,
                 lifeline=lifeline,
                 listeners=[s.fileno() for s in sockets],
             )
-            self._wakeup = stack.enter_context(Wakeup(run_directory))
+            self._wakeup = stack.enter_context(
+                Wakeup(run_directory, self._lock.is_in_place)
+            )
             self._loop()
         return self._exit_code
 
@@ -277,7 +284,8 @@ class Supervisor:
         return timeout
 
     def _check_lock(self) -> None:
-        if self._phase is Phase.RUNNING and not self._lock.is_in_place():
+        # Also while the node drains: its last client may stay for days.
+        if self._phase is not Phase.ABORTING and not self._lock.is_in_place():
             # Another node could start in the directory, or has.
             self._log.critical(
                 "performing immediate shutdown because the node's lock file is gone"
@@ -542,27 +550,7 @@ class Supervisor:
             started_at=fixed.started_at,
             workers=self._children.statuses(),
         )
-        if status == self._written:
-            return
-        facts = LockFacts(
-            os.getpid(),
-            str(self._directory),
-            fixed.started_at,
-            fixed.port,
-            fixed.address,
-            self._state,
-        )
-        try:
-            # First the file that is rewritten in place: it needs no room on a full disk.
-            fixed.lock.write(facts)
-            write_status(self._settings.run_directory, status)
-        except OSError as error:
-            # A full disk must not stop the node. The next round tries again.
-            if not isinstance(self._written, OSError):
-                self._log.error(f"could not write the status file: {reason_of(error)}")
-            self._written = error
-            return
-        self._written = status
+        self._report.write(status)
 
 
 def run_node(

@@ -4,7 +4,8 @@ Signals arrive through Python's wakeup descriptor, and words through a datagram 
 ``run/``. Both are read in the loop, so no code runs inside a signal handler. The engine sends
 ``changed`` after a command has changed a subscription, ``ready PID`` once it accepts clients and
 again every few seconds, and ``reload`` if a session requests it. A lost ``changed`` costs a poll
-interval, a lost ``ready`` these seconds. A socket whose file somebody has removed is made anew.
+interval, a lost ``ready`` these seconds. A socket whose file somebody has removed is made anew,
+unless the directory may be another node's by now.
 
 Called by: supervisor (``Wakeup``), the engine (``notify``).
 """
@@ -61,9 +62,14 @@ class Wake:
 class Wakeup:
     """Catches ``SIGNALS`` and opens the socket, as a context. Main thread only."""
 
-    def __init__(self, run_directory: Path) -> None:
-        """Prepare; entering the context opens the socket."""
+    def __init__(
+        self, run_directory: Path, owns_directory: Callable[[], bool] = lambda: True
+    ) -> None:
+        """Prepare; entering the context opens the socket. ``owns_directory`` says whether the
+        directory is still this node's."""
         self._run_directory = run_directory
+        self._owns_directory = owns_directory
+        self._identity: tuple[int, int] | None = None
         self._before: dict[signal.Signals, _Handler] = {}
 
     def __enter__(self) -> Wakeup:
@@ -93,11 +99,18 @@ class Wakeup:
             os.close(descriptor)
         self._socket.close()
         with contextlib.suppress(OSError):
-            self._path.unlink()
+            if self._is_in_place():
+                self._path.unlink()
 
     @property
     def _path(self) -> Path:
         return self._run_directory / SOCKET_NAME
+
+    def _is_in_place(self) -> bool:
+        """Return whether the file of that name is this socket's."""
+        return self._identity is not None and (
+            _identity_of(self._path) == self._identity
+        )
 
     def _listen(self) -> socket.socket:
         listening = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -106,6 +119,7 @@ class Wakeup:
             self._path.unlink(missing_ok=True)
             with _address(self._run_directory) as address:
                 listening.bind(address)
+            self._identity = _identity_of(self._path)
         except OSError:
             listening.close()
             raise
@@ -115,7 +129,7 @@ class Wakeup:
         """Sleep until something happens, or the timeout."""
         # Without its directory, it is tried again each time.
         with contextlib.suppress(OSError):
-            if not self._path.exists():
+            if not self._is_in_place() and self._owns_directory():
                 renewed = self._listen()
                 self._socket.close()
                 self._socket = renewed
@@ -186,6 +200,15 @@ def _address(run_directory: Path) -> Iterator[str]:
         yield f"/proc/self/fd/{directory}/{SOCKET_NAME}"
     finally:
         os.close(directory)
+
+
+def _identity_of(path: Path) -> tuple[int, int] | None:
+    """Return device and inode; None without a file."""
+    try:
+        found = path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _note(number: int, frame: FrameType | None) -> None:

@@ -115,7 +115,7 @@ class Children:
 
     def __init__(
         self,
-        directory: Path,
+        marker: str,
         commands: Commands,
         environ: Mapping[str, str],
         *,
@@ -128,7 +128,7 @@ class Children:
         self._listeners = tuple(listeners)
         self._environ = {
             **environ,
-            MARKER: str(directory),
+            MARKER: marker,
             SUPERVISOR_PID: str(os.getpid()),
             LIFELINE_FD: str(lifeline),
         }
@@ -280,7 +280,7 @@ class Children:
             and process.state not in "ZX"
             and not self.has_pid(process.pid)
         ]
-        with_marker = marked(Path(self._environ[MARKER])) if lost else []
+        with_marker = marked(self._environ[MARKER]) if lost else []
         pids = [process.pid for process in lost if process.pid in with_marker]
         for pid in pids:
             kill_session(pid)

@@ -2,7 +2,7 @@
 
 The guardian is a fork of the supervisor that sleeps in a read of the lifeline. When the read ends,
 the supervisor is gone. After an orderly stop, nothing is left and the guardian just ends. If the
-supervisor was killed, the guardian kills every process with the node's marker.
+supervisor was killed, the guardian kills every process with the supervisor's marker.
 
 The children alone are not enough. They die with the supervisor by themselves (``child``), but a
 grandchild does not, and Spark's JVM, which notices a closed pipe, runs shutdown hooks for seconds
@@ -38,7 +38,7 @@ _FEW: Final = 32
 """Number of descriptors that are closed without a listing of those that are open."""
 
 
-def start_guardian(directory: Path, lifeline: int, keep: Collection[int]) -> int:
+def start_guardian(marker: str, lifeline: int, keep: Collection[int]) -> int:
     """Fork the guardian; returns its pid, a child to be reaped. OSError if that fails.
 
     ``lifeline`` is the reading end; of all other descriptors only ``keep`` stay open.
@@ -51,14 +51,14 @@ def start_guardian(directory: Path, lifeline: int, keep: Collection[int]) -> int
         return pid
     code = 1
     try:
-        _guard(directory, lifeline, {lifeline, *keep})
+        _guard(marker, lifeline, {lifeline, *keep})
         code = 0
     finally:
         # Never return into the supervisor's code.
         os._exit(code)
 
 
-def _guard(directory: Path, lifeline: int, keep: Collection[int]) -> None:
+def _guard(marker: str, lifeline: int, keep: Collection[int]) -> None:
     signal.set_wakeup_fd(-1)
     for number in _IGNORED:
         signal.signal(number, signal.SIG_IGN)
@@ -66,7 +66,7 @@ def _guard(directory: Path, lifeline: int, keep: Collection[int]) -> None:
     close_all_but(keep)
     while os.read(lifeline, 1) != b"":
         pass
-    kill_marked(directory)
+    kill_marked(marker)
 
 
 def close_all_but(keep: Collection[int]) -> None:

@@ -7,6 +7,7 @@ itself, so it works when nothing runs.
     lockfile   one node per directory; the lines of PostgreSQL's postmaster.pid
     passfile   the command line's login
     status     the supervisor's view of its children
+    report     writes lock file and status file in each round
     webstatus  where the web process listens
     warehouse  checks that tables can be written
 """
