@@ -1,14 +1,18 @@
 """``wal2lake start`` with fake children: ``node_runner.py DIR [--daemon] [--eager]``.
 
 ``--eager``: with a spare process, which comes again at once. While there is a file DIR/fake/fault,
-the supervisor's rounds raise the exception that it names."""
+the supervisor's rounds raise the exception that it names, and after a blank the method that raises
+it (``FAULTS``)."""
 
 from __future__ import annotations
 
 import builtins
+import contextlib
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from wal2lake.catalog import Catalog
 from wal2lake.errors import ConfigurationError
@@ -17,9 +21,8 @@ from wal2lake.launch.children.collector import collecting
 from wal2lake.launch.children.group import Children, Commands
 from wal2lake.launch.detached import start_detached
 from wal2lake.launch.directory.lockfile import LockFile
-from wal2lake.launch.plan import Running
 from wal2lake.launch.supervisor import Supervisor, open_standard_streams
-from wal2lake.launch.wakeup import held
+from wal2lake.launch.wakeup import Wakeup, held
 from wal2lake.observe import configure
 from wal2lake.settings import Settings, load
 
@@ -28,15 +31,24 @@ CHILD = (sys.executable, "-m", "wal2lake.launch", "tests.fakes.node_child")
 SPARE = (sys.executable, "-m", "wal2lake.launch", "--spare", "wal2lake.cli")
 
 
+FAULTS = {"running": Children, "kill_lost": Children, "wait": Wakeup}
+"""Methods that fail, in a round of theirs, of the plan that is made and of the wait for signals."""
+
+
 def plant_faults(file: Path) -> None:
-    whole = Children.running
+    for name, owner in FAULTS.items():
+        setattr(owner, name, failing(name, getattr(owner, name), file))
 
-    def running(children: Children) -> list[Running]:
-        if file.exists():
-            raise vars(builtins)[file.read_text()]("planted")
-        return whole(children)
 
-    setattr(Children, "running", running)  # noqa: B010
+def failing(name: str, whole: Callable[..., Any], file: Path) -> Callable[..., Any]:
+    def method(*arguments: Any) -> Any:
+        with contextlib.suppress(FileNotFoundError):
+            kind, _, where = file.read_text().partition(" ")
+            if kind and name == (where or "running"):
+                raise vars(builtins)[kind]("planted")
+        return whole(*arguments)
+
+    return method
 
 
 def main() -> int:

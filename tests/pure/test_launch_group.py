@@ -65,7 +65,7 @@ def test_a_child_that_something_else_has_reaped_is_gone(
 ) -> None:
     children = start("-c", "raise SystemExit(3)")
     os.waitpid(pid_of(children), 0)
-    assert len(children.reap()) == 1
+    assert len(list(children.reap())) == 1
     assert len(children) == 0
 
 

@@ -28,12 +28,14 @@ from wal2lake.launch.children.collector import LogCollector
 from wal2lake.launch.directory.lockfile import FILE_NAME, LockFile
 from wal2lake.launch.processes import (
     MARKER,
+    Process,
     directory_marker,
     is_alive,
     kill_marked,
     kill_session,
     marked,
     new_marker,
+    processes,
     session_members,
 )
 from wal2lake.launch.wakeup import CHANGED, SOCKET_NAME, Wakeup, notify
@@ -443,6 +445,61 @@ def test_a_round_that_lacks_a_resource_is_repeated(fake: FakeNode) -> None:
     other = fake.subscribe(2)
     fake.wait_events(f"receiver{other}", 1)
     assert is_alive(receiver) and fake.ready()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR2])
+@pytest.mark.parametrize("where", ["running", "wait"])
+def test_a_stop_goes_on_through_a_round_that_lacks_a_resource(
+    fake: FakeNode, number: signal.Signals, where: str
+) -> None:
+    """The node ended with 1, and killed what it had been asked to let end."""
+    subid = fake.subscribe(1)
+    fake.start()
+    fake.wait_events(f"receiver{subid}", 1)
+    fault = fake.directory / "fake" / "fault"
+    fault.write_text(f"OSError {where}")
+    wait_until(lambda: "the supervisor lacks a resource" in fake.log_text())
+    fake.signal(number)
+    if where == "running":
+        wait_until(lambda: "shutdown request" in fake.log_text())
+    fault.unlink()
+    assert fake.wait_end() == 0
+    assert len(fake.events("engine", f"signal {number.name}")) == 1
+    assert len(fake.events(f"receiver{subid}", "signal SIGTERM")) == 1
+
+
+def test_an_immediate_stop_needs_no_resource(fake: FakeNode) -> None:
+    fake.start()
+    (fake.directory / "fake" / "fault").write_text("MemoryError running")
+    wait_until(lambda: "the supervisor lacks a resource" in fake.log_text())
+    fake.signal(signal.SIGQUIT)
+    assert fake.wait_end() == 0
+    assert fake.events("engine", "signal") == []
+
+
+def test_children_are_reaped_and_guarded_while_lost_ones_cannot_be_looked_for(
+    fake: FakeNode,
+) -> None:
+    subid = fake.subscribe(1)
+    fake.start()
+    [receiver] = fake.wait_events(f"receiver{subid}", 1)
+    status = read_status(fake.directory / "run")
+    assert fake.process is not None and status is not None
+    fault = fake.directory / "fake" / "fault"
+    fault.write_text("OSError running")
+    wait_until(lambda: "the supervisor lacks a resource" in fake.log_text())
+    fault.write_text("OSError kill_lost")
+    for pid in (receiver, status.guardian_pid):
+        os.kill(pid, signal.SIGKILL)
+
+    def below() -> list[Process]:
+        assert fake.process is not None
+        return [p for p in processes() if p.parent == fake.process.pid]
+
+    # The engine, and another guardian.
+    wait_until(lambda: len(below()) == 2 and all(p.state != "Z" for p in below()))
+    fault.unlink()
+    fake.wait_events(f"receiver{subid}", 2)
 
 
 def test_a_bug_ends_the_node_at_once_and_the_log_says_why(tmp_path: Path) -> None:

@@ -33,8 +33,15 @@ class ServiceManager:
         environ: Mapping[str, str],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Read the manager's variables; a socket is opened with the first message."""
-        self._address = environ.get("NOTIFY_SOCKET", "")
+        """Read the manager's variables. Its socket stays open, so that a supervisor that has no
+        descriptor left can still say that it is alive."""
+        # An abstract socket's name begins with a zero byte, which the variable shows as "@".
+        address = environ.get("NOTIFY_SOCKET", "")
+        self._address = "\0" + address[1:] if address.startswith("@") else address
+        kind = socket.SOCK_DGRAM | socket.SOCK_CLOEXEC
+        self._sender = socket.socket(socket.AF_UNIX, kind) if address else None
+        if self._sender is not None:
+            self._sender.setblocking(False)
         self._clock = clock
         self._interval = _watchdog_seconds(environ) / 2
         self._last_ping = -self._interval
@@ -65,18 +72,17 @@ class ServiceManager:
             self._send(f"RELOADING=1\nMONOTONIC_USEC={microseconds}")
             self._told = "reloading"
 
+    def close(self) -> None:
+        """Close the socket: nothing more is told."""
+        if self._sender is not None:
+            self._sender.close()
+            self._sender = None
+
     def _send(self, text: str) -> None:
-        if not self._address:
+        if self._sender is None:
             return
-        # An abstract socket's name begins with a zero byte, which the variable shows as "@".
-        address = self._address
-        if address.startswith("@"):
-            address = "\0" + address[1:]
-        kind = socket.SOCK_DGRAM | socket.SOCK_CLOEXEC
         try:
-            with socket.socket(socket.AF_UNIX, kind) as sender:
-                sender.setblocking(False)
-                sender.sendto(text.encode(), address)
+            self._sender.sendto(text.encode(), self._address)
         except OSError:
             # The manager is gone or its queue is full; the next turn of the loop tells again.
             self._told = None

@@ -15,10 +15,11 @@ had to end by itself.
 
 What fails outside of this process does not end the node. A fork, a catalog or a status file that
 fails is logged where it fails and tried again, and any other error of the system (no descriptor, no
-memory) is met by repeating the round: a round compares what is with what should be, so it can
-be repeated. An exception of another kind is a bug, after which nothing is known of the state; then
-the node is ended at once with the reason in its log, and the service manager starts it again. The
-postmaster does the same, and a supervisor in an unknown state might run two engines.
+memory) is met by repeating the round, also while the node stops: a round compares what is with what
+should be, so it can be repeated. An exception of another kind is a bug, after which nothing is
+known of the state; then the node is ended at once with the reason in its log, and the service
+manager starts it again. The postmaster does the same, and a supervisor in an unknown state might
+run two engines.
 
 Called by: ``wal2lake start``. Sources: postmaster.c (order of shutdown, texts), launcher.c.
 """
@@ -32,6 +33,7 @@ import signal
 import socket
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -164,6 +166,9 @@ class Supervisor:
         self._out_of_slots: tuple[Desired, ...] = ()
         self._catalog_errors, self._round_errors = RepeatedErrors(), RepeatedErrors()
         self._is_interrupted = False
+        self._unheard: deque[signal.Signals | str] = deque()
+        self._engine_drains = False
+        """True once the engine has been told of a smart shutdown."""
         self._exit_code = 0
 
     def run(self) -> int:
@@ -175,6 +180,7 @@ class Supervisor:
             run_directory = self._settings.run_directory
             run_directory.mkdir(mode=0o700, exist_ok=True)
             marker = new_marker(self._directory)
+            stack.callback(self._manager.close)
             lifeline, ours = os.pipe()
             self._guardian = Attendant(
                 "guardian",
@@ -223,8 +229,7 @@ class Supervisor:
         try:
             timeout = 0.0
             while self._phase is not Phase.DONE:
-                self._hear(self._wakeup.wait(timeout))
-                timeout = self._round()
+                timeout = self._round(timeout)
         except Exception as error:
             self._log.critical("the supervisor has failed", exc_info=error)
             self._exit_code = 1
@@ -236,34 +241,45 @@ class Supervisor:
         if self._exit_code == 0:
             self._log.info("database system is shut down")
 
-    def _hear(self, wake: Wake) -> None:
-        for number in wake.signals:
-            self._on_signal(number)
-        for word in wake.words:
-            self._on_word(word)
-
-    def _round(self) -> float:
-        """Compare what is with what should be, and act; returns the seconds until the next one."""
+    def _round(self, timeout: float) -> float:
+        """Wait for a reason or the timeout, then compare what is with what should be, and act;
+        returns the timeout of the next round."""
+        failure: OSError | MemoryError | None = None
+        try:
+            self._hear(self._wakeup.wait(timeout))
+        except (OSError, MemoryError) as error:
+            failure = error
         try:
             timeout = self._compare()
         except (OSError, MemoryError) as error:
-            if self._phase is not Phase.RUNNING:
-                raise
-            self._round_errors.say(
-                self._log, "the supervisor lacks a resource, trying again", error
-            )
+            failure = error
             self._is_interrupted = True
-            # Not at once, even if a signal comes.
-            time.sleep(POLL_SECONDS)
-            return 0.0
-        self._round_errors.passed(self._log)
-        return timeout
+        if failure is None:
+            self._round_errors.passed(self._log)
+            return timeout
+        with contextlib.suppress(MemoryError):
+            self._round_errors.say(
+                self._log, "the supervisor lacks a resource, trying again", failure
+            )
+        # It has reaped its children and obeys signals, so it is alive, and the machine would lack
+        # the same for a node that the service manager starts instead.
+        self._manager.tell(self._state)
+        # Not at once, even if a signal comes.
+        time.sleep(min(POLL_SECONDS, self._manager.patience_seconds))
+        return 0.0
+
+    def _hear(self, wake: Wake) -> None:
+        # An error leaves the others for the next round.
+        self._unheard.extend((*wake.signals, *wake.words))
+        while self._unheard:
+            heard = self._unheard.popleft()
+            if isinstance(heard, signal.Signals):
+                self._on_signal(heard)
+            else:
+                self._on_word(heard)
 
     def _compare(self) -> float:
-        if self._is_interrupted:
-            # The round before this one may have started a process without noting it.
-            self._children.kill_lost()
-            self._is_interrupted = False
+        # First what needs no descriptor, and what a shutdown waits for.
         self._reap()
         now = time.monotonic()
         self._guardian.keep(now)
@@ -275,6 +291,12 @@ class Supervisor:
         )
         if self._phase is Phase.DONE:
             return 0.0
+        self._press()
+        if self._is_interrupted and self._phase is Phase.RUNNING:
+            # The round before this one may have started a process without noting it. In another
+            # phase nothing is started beside it, and the guardian kills it in the end.
+            self._children.kill_lost()
+            self._is_interrupted = False
         wake_at = self._act()
         self._write_status()
         self._manager.tell(self._state)
@@ -292,6 +314,17 @@ class Supervisor:
             )
             self._exit_code = 1
             self._shut_down(Mode.IMMEDIATE)
+
+    def _press(self) -> None:
+        """Do what a shutdown asks for beyond the plan."""
+        if self._phase is Phase.DRAINING and not self._engine_drains:
+            self._children.send(ChildRole.ENGINE, signal.SIGUSR2)
+            self._engine_drains = True
+        elif self._phase is Phase.ABORTING:
+            for key in self._children.workers():
+                child = self._children.get(key)
+                if child is not None and not child.running.killed:
+                    self._children.kill(key)
 
     def _act(self) -> float | None:
         now = time.monotonic()
@@ -374,6 +407,8 @@ class Supervisor:
         key = child.running.key
         requested = child.running.stopping_since is not None
         self._past[key] = remember(child.running, self._past.get(key), now)
+        if key == ENGINE and self._phase is Phase.RUNNING:
+            self._state = "starting"
         text = f"{child.label} {describe_exit(ended.returncode)}"
         if requested and ended.returncode == 0:
             self._log.debug(text)
@@ -381,15 +416,13 @@ class Supervisor:
             self._log.info(text)
         if ended.remains:
             self._log.info(f"killed {ended.remains} processes that it left behind")
-        if key != ENGINE:
+        if key != ENGINE or self._phase is not Phase.RUNNING:
             return
-        if self._phase is Phase.RUNNING:
-            self._state = "starting"
-            if ended.returncode == EXIT_CONFIGURATION and not self._was_ready:
-                # The engine has logged the reason; a restart would only repeat it.
-                self._log.critical("the engine could not start, shutting down")
-                self._exit_code = 1
-                self._shut_down(Mode.FAST)
+        if ended.returncode == EXIT_CONFIGURATION and not self._was_ready:
+            # The engine has logged the reason; a restart would only repeat it.
+            self._log.critical("the engine could not start, shutting down")
+            self._exit_code = 1
+            self._shut_down(Mode.FAST)
 
     # ---- events -----------------------------------------------------------------------
 
@@ -426,11 +459,6 @@ class Supervisor:
         self._state = "stopping"
         # The engine has its own copies and stops accepting when it is signalled.
         _close(self._fixed.sockets)
-        if mode is Mode.SMART:
-            self._children.send(ChildRole.ENGINE, signal.SIGUSR2)
-        elif mode is Mode.IMMEDIATE:
-            for key in self._children.workers():
-                self._children.kill(key)
 
     def _reload_settings(self) -> None:
         self._log.info("received SIGHUP, reloading configuration files")

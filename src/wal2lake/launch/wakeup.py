@@ -138,7 +138,9 @@ class Wakeup:
             poll.register(source, select.POLLIN)
         if not poll.poll(max(timeout_seconds, 0) * 1000):
             return Wake()
-        return Wake(tuple(self._read_signals()), tuple(self._read_words()))
+        # The signals last: an error must not lose one that has been read.
+        words = tuple(self._read_words())
+        return Wake(tuple(self._read_signals()), words)
 
     def _read_signals(self) -> Iterator[signal.Signals]:
         with contextlib.suppress(BlockingIOError):

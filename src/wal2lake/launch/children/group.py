@@ -16,7 +16,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -238,6 +238,8 @@ class Children:
         """SIGKILL a worker with its whole session, and wait until the session is gone."""
         child = self._children[key]
         since = child.running.stopping_since
+        kill_session(child.process.pid)
+        # Only then: an error before it leaves the worker to be killed.
         self._note(
             key,
             replace(
@@ -246,16 +248,14 @@ class Children:
                 stopping_since=child.running.started_at if since is None else since,
             ),
         )
-        kill_session(child.process.pid)
 
     def workers(self) -> list[WorkerKey]:
         """Return the keys of all running workers."""
         return list(self._children)
 
-    def reap(self) -> list[Ended]:
-        """Return the children that have ended since the last call."""
+    def reap(self) -> Iterator[Ended]:
+        """Yield the children that have ended since the last call."""
         self._spare.reap(time.monotonic())
-        ended = []
         for key, child in list(self._children.items()):
             pid = child.process.pid
             if not has_ended(pid):
@@ -264,8 +264,7 @@ class Children:
             remains = kill_session(pid)
             returncode = child.process.wait()
             del self._children[key]
-            ended.append(Ended(child, returncode, remains))
-        return ended
+            yield Ended(child, returncode, remains)
 
     def kill_lost(self) -> int:
         """SIGKILL children that an error has kept from being noted, with their sessions; returns
