@@ -17,8 +17,9 @@ from typing import Any
 from wal2lake.catalog import Catalog
 from wal2lake.errors import ConfigurationError
 from wal2lake.launch.children import spare
-from wal2lake.launch.children.collector import collecting
+from wal2lake.launch.children.collector import LogCollector
 from wal2lake.launch.children.group import Children, Commands
+from wal2lake.launch.children.nodelog import node_log
 from wal2lake.launch.detached import start_detached
 from wal2lake.launch.directory.lockfile import LockFile
 from wal2lake.launch.supervisor import Supervisor, open_standard_streams
@@ -31,8 +32,13 @@ CHILD = (sys.executable, "-m", "wal2lake.launch", "tests.fakes.node_child")
 SPARE = (sys.executable, "-m", "wal2lake.launch", "--spare", "wal2lake.cli")
 
 
-FAULTS = {"running": Children, "kill_lost": Children, "wait": Wakeup}
-"""Methods that fail, in a round of theirs, of the plan that is made and of the wait for signals."""
+FAULTS = {
+    "running": Children,
+    "kill_lost": Children,
+    "wait": Wakeup,
+    "_fork": LogCollector,
+}
+"""Methods that can fail: the first one by default."""
 
 
 def plant_faults(file: Path) -> None:
@@ -67,7 +73,7 @@ def main() -> int:
         with (
             held(),
             LockFile.acquire(directory.resolve()) as lock,
-            collecting(settings, reload, echo=echo) as collector,
+            node_log(settings, reload, echo=echo) as log,
         ):
             return Supervisor(
                 settings,
@@ -85,7 +91,7 @@ def main() -> int:
                 reload=reload,
                 environ=os.environ,
                 lock=lock,
-                collector=collector,
+                log=log,
             ).run()
 
     try:

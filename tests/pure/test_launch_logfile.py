@@ -175,6 +175,54 @@ def test_a_node_writes_its_log_file_and_stderr(tmp_path: Path) -> None:
     node.close()
 
 
+def fill_log(node: FakeNode) -> None:
+    """Fill the pipe that all processes of the node write to."""
+    assert node.process is not None
+    pipe = os.open(f"/proc/{node.process.pid}/fd/2", os.O_WRONLY | os.O_NONBLOCK)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(pipe, b"x" * 99 + b"\n")
+    os.close(pipe)
+
+
+@pytest.mark.parametrize("fate", ["stopped", "lost"])
+def test_a_supervisor_does_not_wait_for_a_log_that_nobody_reads(
+    tmp_path: Path, fate: str
+) -> None:
+    """It slept in a write, reaped nobody and heard no signal, not even the one to stop."""
+    node = FakeNode(tmp_path, node__log_file="server.log").start()
+    (tmp_path / "fake" / "fault").write_text("OSError _fork")
+    collector = collector_of(node, {*node.pids()})
+    os.kill(collector.pid, signal.SIGSTOP if fate == "stopped" else signal.SIGKILL)
+    fill_log(node)
+    for _ in range(20):
+        node.signal(signal.SIGHUP)
+    subid = node.subscribe(1)
+    node.wait_events(f"receiver{subid}", 1)
+    node.signal(signal.SIGTERM)
+    assert node.wait_end() == 0
+    # Its lines had waited in memory; those in the pipe were written in the end.
+    told = (tmp_path / "server.log").read_text()
+    assert told.count("x" * 99 + "\n") > 600
+    assert 'receiver for subscription "s1" has started' in told
+    assert told.endswith("database system is shut down\n")
+    node.close()
+
+
+def test_the_last_words_are_written_without_a_collector(tmp_path: Path) -> None:
+    """What was in the pipe of a collector that died just before the end was lost."""
+    node = FakeNode(tmp_path, node__log_file="server.log").start()
+    (tmp_path / "fake" / "fault").write_text("OSError _fork")
+    os.kill(collector_of(node, {*node.pids()}).pid, signal.SIGKILL)
+    node.signal(signal.SIGTERM)
+    assert node.wait_end() == 0
+    last = "database system is shut down\n"
+    told = (tmp_path / "server.log").read_text()
+    assert "received fast shutdown request" in told and told.endswith(last)
+    assert node.log_text().endswith(last), "in the foreground also on stderr"
+    node.close()
+
+
 def test_a_killed_node_leaves_no_collector(tmp_path: Path) -> None:
     node = FakeNode(tmp_path, node__log_file="server.log").start()
     collector = collector_of(node, {*node.pids()})
@@ -331,12 +379,12 @@ def test_a_reader_that_has_gone_is_forgotten() -> None:
 STALLED = """
 import os, sys
 from pathlib import Path
-from wal2lake.launch.children.collector import collecting
+from wal2lake.launch.children.nodelog import node_log
 from wal2lake.settings import load
 
 directory = Path(sys.argv[1])
 settings = load(directory, {})
-with collecting(settings, lambda: settings, echo=True):
+with node_log(settings, lambda: settings, echo=True):
     for number in range(40_000):
         os.write(2, f"{number} {'x' * 90}\\n".encode())
 """
@@ -359,7 +407,7 @@ def test_a_node_goes_on_while_nobody_reads_its_stderr(tmp_path: Path) -> None:
 WRITERS = """
 import os, subprocess, sys
 from pathlib import Path
-from wal2lake.launch.children.collector import collecting
+from wal2lake.launch.children.nodelog import node_log
 from wal2lake.settings import load
 
 write = '''
@@ -370,13 +418,13 @@ for number in range(500):
 '''
 directory = Path(sys.argv[1])
 settings = load(directory, {})
-with collecting(settings, lambda: settings, echo=False) as collector:
+with node_log(settings, lambda: settings, echo=False) as log:
     writers = [
         subprocess.Popen([sys.executable, "-c", write, str(n)]) for n in range(4)
     ]
     # It ignores the first signal, and opens the file again at the second one.
-    os.kill(collector.process.pid, 15)
-    os.kill(collector.process.pid, 1)
+    os.kill(log.collector.process.pid, 15)
+    os.kill(log.collector.process.pid, 1)
     for writer in writers:
         assert writer.wait() == 0
 """

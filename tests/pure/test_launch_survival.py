@@ -147,12 +147,34 @@ def test_a_fork_that_fails_is_tried_again_after_a_pause(
     assert capfd.readouterr().err.count(text) == 1
     # One that ends at once is throttled, too.
     answers[:] = [8]
-    attendant.note_end(7, 256)
+    attendant.note_end(7, 256, 102.2)
     attendant.keep(102.5)
     assert attendant.pid == 0
     attendant.keep(103.0)
     assert attendant.pid == 8
     assert "guardian process (PID 7) exited with exit code 1" in capfd.readouterr().err
+
+
+def test_an_attendant_that_ends_again_and_again_is_logged_now_and_then(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """A line a second would fill the pipe of a collector that ends at its start."""
+    configure("test")
+    attendant = Attendant("guardian", lambda: 7)
+    for second in range(150):
+        attendant.keep(100.0 + second)
+        attendant.note_end(7, 256, 100.5 + second)
+    told = capfd.readouterr().err.splitlines()
+    text = "guardian process (PID 7) exited with exit code 1"
+    assert [line.split(":  ")[1] for line in told] == [
+        f"{text}, starting another",
+        f"{text} for the 10th time in a row, starting another",
+        f"{text} for the 100th time in a row, starting another",
+    ]
+    # One that has lived for long ends for another reason.
+    attendant.keep(1000.0)
+    attendant.note_end(7, 256, 1060.0)
+    assert f"{text}, starting another" in capfd.readouterr().err
 
 
 def test_a_collector_that_cannot_be_forked_leaves_the_signals_alone(

@@ -46,7 +46,6 @@ from wal2lake.launch import listeners as listening
 from wal2lake.launch import shutdown
 from wal2lake.launch.children.attendants import Attendant
 from wal2lake.launch.children.child import EXIT_CONFIGURATION
-from wal2lake.launch.children.collector import LogCollector, collecting
 from wal2lake.launch.children.group import (
     Children,
     Commands,
@@ -55,6 +54,7 @@ from wal2lake.launch.children.group import (
     node_commands,
 )
 from wal2lake.launch.children.guardian import start_guardian
+from wal2lake.launch.children.nodelog import NodeLog, node_log
 from wal2lake.launch.directory.lockfile import LockFile
 from wal2lake.launch.directory.report import StatusReport
 from wal2lake.launch.directory.status import NodeStatus
@@ -139,10 +139,10 @@ class Supervisor:
         reload: Callable[[], Settings],
         environ: Mapping[str, str],
         lock: LockFile,
-        collector: LogCollector | None = None,
+        log: NodeLog,
     ) -> None:
         """``environ`` is passed to the children; ``reload`` reads the settings again. ``lock`` is
-        the directory's. ``collector`` writes the log file, if there is one."""
+        the directory's."""
         self._settings = settings
         self._directory = settings.directory.resolve()
         self._catalog = catalog
@@ -152,7 +152,7 @@ class Supervisor:
         self._manager = ServiceManager(environ)
         self._lock = lock
         self._report = StatusReport(lock, self._directory, settings.run_directory)
-        self._collector = collector
+        self._node_log = log
         self._log = get_logger()
         self._phase = Phase.RUNNING
         self._state = "starting"
@@ -283,8 +283,7 @@ class Supervisor:
         self._reap()
         now = time.monotonic()
         self._guardian.keep(now)
-        if self._collector is not None:
-            self._collector.process.keep(now)
+        self._node_log.keep(now)
         self._check_lock()
         self._phase = shutdown.advance(
             self._phase, [k.role for k in self._children.workers()]
@@ -398,9 +397,9 @@ class Supervisor:
             if info is None or self._children.has_pid(info.si_pid):
                 return
             _, status = os.waitpid(info.si_pid, 0)
-            self._guardian.note_end(info.si_pid, status)
-            if self._collector is not None:
-                self._collector.process.note_end(info.si_pid, status)
+            now = time.monotonic()
+            self._guardian.note_end(info.si_pid, status, now)
+            self._node_log.note_end(info.si_pid, status, now)
 
     def _on_end(self, ended: Ended) -> None:
         child, now = ended.child, time.monotonic()
@@ -463,8 +462,7 @@ class Supervisor:
     def _reload_settings(self) -> None:
         self._log.info("received SIGHUP, reloading configuration files")
         self._manager.reloading()
-        if self._collector is not None:
-            self._collector.reload()
+        self._node_log.reload()
         try:
             settings = self._reload()
         except Wal2LakeError as error:
@@ -605,7 +603,7 @@ def run_node(
         held(),
         _errors_of_start(),
         LockFile.acquire(settings.directory.resolve()) as lock,
-        collecting(settings, reload, echo=foreground) as collector,
+        node_log(settings, reload, echo=foreground) as log,
         # Once more, so that the log has the same words.
         _errors_of_start(),
     ):
@@ -632,7 +630,7 @@ def run_node(
             reload=reload,
             environ=inherited,
             lock=lock,
-            collector=collector,
+            log=log,
         )
         return supervisor.run()
 

@@ -5,7 +5,7 @@ node goes on. One that has ended is started again, and a fork that fails is trie
 pause between two starts, because one that ends at once (no descriptor is free) would otherwise keep
 the supervisor busy with nothing else.
 
-Called by: supervisor, each time around its loop.
+Called by: supervisor and nodelog, each time around the supervisor's loop.
 """
 
 from __future__ import annotations
@@ -24,6 +24,9 @@ from wal2lake.observe import get_logger
 PAUSE_SECONDS: Final = 1.0
 """Least time between two starts of one of them. Chosen arbitrarily."""
 
+_STABLE_SECONDS: Final = 60.0
+"""One that has lived this long did not end of its start. Chosen arbitrarily."""
+
 _FAREWELL_SECONDS: Final = 15.0
 """Longest wait for the end of one. A guardian kills for up to 10 seconds."""
 
@@ -37,6 +40,8 @@ class Attendant:
         self._start = start
         self._due = 0.0
         self._has_failed = False
+        self._ends = 0
+        """Number of ends in a row, each soon after the start."""
         self.pid = pid
         """Process ID; 0 while there is none."""
 
@@ -56,22 +61,29 @@ class Attendant:
             return
         self._has_failed = False
 
-    def note_end(self, pid: int, status: int) -> None:
-        """Note that a child has been reaped; ``status`` is what ``os.waitpid`` returned."""
-        if pid == self.pid:
-            self.pid = 0
+    def note_end(self, pid: int, status: int, now: float) -> None:
+        """Note that a child has been reaped; ``status`` is what ``os.waitpid`` returned. One that
+        ends again and again is logged the 1st, 10th, 100th ... time."""
+        if pid != self.pid:
+            return
+        self.pid = 0
+        lived = now - (self._due - PAUSE_SECONDS)
+        self._ends = self._ends + 1 if lived < _STABLE_SECONDS else 1
+        times = "" if self._ends == 1 else f" for the {self._ends}th time in a row"
+        if str(self._ends).strip("0") == "1":
             how = describe_exit(os.waitstatus_to_exitcode(status))
             get_logger().warning(
-                f"{self._name} process (PID {pid}) {how}, starting another"
+                f"{self._name} process (PID {pid}) {how}{times}, starting another"
             )
 
     def part(
         self, timeout_seconds: float = _FAREWELL_SECONDS, *, kill: bool = True
-    ) -> None:
+    ) -> bool:
         """Wait until it has ended by itself. One that does not end in time is killed, or left
-        behind."""
+        behind. Returns whether none is left."""
         if not self.pid:
-            return
+            return True
+        has_ended = True
         with suppress(ProcessLookupError):
             # It may have been stopped.
             os.kill(self.pid, signal.SIGCONT)
@@ -82,6 +94,8 @@ class Attendant:
                     if kill:
                         os.kill(self.pid, signal.SIGKILL)
                         os.waitpid(self.pid, 0)
+                    has_ended = kill
                     break
                 time.sleep(0.005)
         self.pid = 0
+        return has_ended

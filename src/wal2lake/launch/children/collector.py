@@ -8,14 +8,16 @@ All children inherit the pipe, so lines of other programs (a JVM's warning, the 
 are in the file, too, and only one process renames files. The collector is a fork of the supervisor,
 as the guardian is, without the node's marker: it ends when the last writer has ended, and so writes
 the last words of all. The supervisor keeps both ends of the pipe, so that a collector that was
-killed loses nothing that its successor cannot read.
+killed loses nothing that its successor cannot read. At the end there may be no successor: then the
+supervisor itself writes what the pipe has. All that a killed collector takes with it are the bytes
+that it has read and not written, at most 64 KiB.
 
 A line of up to ``PIPE_BUF`` bytes is never mixed with another; a longer one could be while the pipe
 is full, and the pipe is as large as the system allows.
 
 A reader of stderr that does not read delays no process (``echo``): the file has everything.
 
-Called by: supervisor. Source: PostgreSQL's syslogger.c.
+Called by: nodelog. Source: PostgreSQL's syslogger.c.
 """
 
 from __future__ import annotations
@@ -26,22 +28,24 @@ import os
 import select
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from wal2lake.errors import ConfigurationError, Wal2LakeError, reason_of
+from wal2lake.errors import ConfigurationError
 from wal2lake.launch.children.attendants import Attendant
 from wal2lake.launch.children.echo import LogEcho
 from wal2lake.launch.children.guardian import close_all_but
 from wal2lake.launch.children.logfile import LogRotation, RotatedFile
-from wal2lake.observe import get_logger
 from wal2lake.settings import Settings
 
 _PIPE_BYTES: Final = 1 << 20
 """Linux's default limit of a pipe for users."""
 
 _READ_BYTES: Final = 1 << 16
+
+_MOST_BLOCKS: Final = 2 * _PIPE_BYTES // _READ_BYTES
+"""Reads of the rest at most, if something that cannot be killed goes on writing."""
 
 _END_SECONDS: Final = 5.0
 """Longest wait for the collector at the end of the node. Chosen arbitrarily."""
@@ -60,7 +64,7 @@ _STDERR: Final = 2
 
 
 class LogCollector:
-    """The collector process as its parent sees it. Only ``collecting`` makes one."""
+    """The collector process as its parent sees it. Only ``node_log`` makes one."""
 
     def __init__(
         self, settings: Settings, reload: Callable[[], Settings], *, echo: bool
@@ -92,11 +96,41 @@ class LogCollector:
         _flush()
         for saved, number in zip(self._outputs, (_STDOUT, _STDERR), strict=True):
             os.dup2(saved, number)
-            os.close(saved)
-        os.close(self._reader)
         os.close(self._writer)
         # Something that cannot be killed may hold the pipe.
-        self.process.part(_END_SECONDS, kill=False)
+        if self.process.part(_END_SECONDS, kill=False):
+            self._write_rest()
+        for descriptor in (self._reader, *self._outputs):
+            os.close(descriptor)
+
+    def make_room(self) -> None:
+        """Write what is in the pipe if there is no collector, for the last words of the node. One
+        that was stopped goes on."""
+        if not self.process.pid:
+            self._write_rest()
+            return
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.process.pid, signal.SIGCONT)
+
+    def _write_rest(self) -> None:
+        # Without a collector, nobody else reads. One that has ended in order has left nothing.
+        os.set_blocking(self._reader, False)
+        blocks: list[bytes] = []
+        with contextlib.suppress(BlockingIOError):
+            while len(blocks) < _MOST_BLOCKS and (
+                data := os.read(self._reader, _READ_BYTES)
+            ):
+                blocks.append(data)
+        if not blocks:
+            return
+        rest = b"".join(blocks)
+        file = RotatedFile(self._path, rotation_of(self._settings))
+        file.write(rest)
+        file.close()
+        if self._echo is not None:
+            echo = LogEcho(self._echo)
+            echo.write(rest)
+            echo.finish()
 
     def _fork(self) -> int:
         _flush()
@@ -181,39 +215,8 @@ def rotation_of(settings: Settings) -> LogRotation:
     )
 
 
-@contextlib.contextmanager
-def collecting(
-    settings: Settings, reload: Callable[[], Settings], *, echo: bool
-) -> Iterator[LogCollector | None]:
-    """Send the log of this process and of its children to the log file, if there is one.
-
-    ``echo``: to stderr, too. An error that ends the node is written to the file before it is
-    passed on. ConfigurationError if the file cannot be written.
-    """
-    if settings.log_file is None:
-        yield None
-        return
-    _check(settings.log_file)
-    try:
-        collector = LogCollector(settings, reload, echo=echo)
-    except OSError as error:
-        raise ConfigurationError(
-            f"could not start the log collector: {reason_of(error)}"
-        ) from error
-    try:
-        yield collector
-    except Wal2LakeError as error:
-        get_logger().critical(error.message, error=error)
-        raise
-    except Exception as error:
-        # In the background, nobody sees what the interpreter prints.
-        get_logger().critical("the node has failed", exc_info=error)
-        raise
-    finally:
-        collector.close()
-
-
-def _check(path: Path) -> None:
+def check_log_file(path: Path) -> None:
+    """Raise ConfigurationError unless the file can be written."""
     try:
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600))
     except OSError as error:

@@ -1,22 +1,26 @@
-"""A copy of the log for stderr, whose reader may be slow or asleep.
+"""Lines for a descriptor whose reader may be slow or asleep: the log's copy on stderr, and the
+supervisor's own lines.
 
 Takes bytes; writes them as far as the descriptor takes them at once. What it does not take waits in
-memory, up to a limit; beyond that whole lines are left out of the copy, and a line says how much.
-So a pager that is not scrolled, or a terminal that was stopped with Ctrl-S, delays no process: the
-log file has everything.
+memory, up to a limit; beyond that whole lines are left out, and a line says how much. So a pager
+that is not scrolled, or a terminal that was stopped with Ctrl-S, delays no process: the log file
+has everything.
 
 The descriptor stays blocking, because the mode would change for all processes that share the
-terminal or the pipe. A pipe that poll calls writable takes PIPE_BUF bytes without blocking. A
-terminal that poll calls writable may take one byte, so it is opened once more, with a mode of its
-own.
+terminal or the pipe. A terminal that poll calls writable may take one byte, and a pipe that others
+write, too, may be full a moment later, so both are opened once more, with a mode of its own. Where
+that is not possible, poll has to do. A line of up to PIPE_BUF bytes is one write, so it is never
+mixed with another process's.
 
-Called by: ``collector``. Source: POSIX, write() and poll() on pipes.
+Called by: ``collector``, ``nodelog``. Source: POSIX, write() and poll() on pipes.
 """
 
 from __future__ import annotations
 
 import os
 import select
+import stat
+import sys
 import time
 from collections import deque
 from contextlib import suppress
@@ -36,15 +40,14 @@ class LogEcho:
 
     def __init__(self, descriptor: int, limit_bytes: int = _LIMIT_BYTES) -> None:
         """``descriptor`` is written and stays open."""
-        self._terminal = _open_terminal(descriptor)
-        self.descriptor = descriptor if self._terminal is None else self._terminal
+        self._reopened = _reopen(descriptor)
+        self.descriptor = descriptor if self._reopened is None else self._reopened
         self._limit = limit_bytes
         self._waiting: deque[bytes] = deque()
         self._bytes = 0
         self._begun = b""
         """A line whose end has not come."""
         self._left_out = 0
-        self._has_gone = False
         self._poll = select.poll()
         self._poll.register(self.descriptor, select.POLLOUT)
 
@@ -62,7 +65,7 @@ class LogEcho:
         self.flush()
 
     def _take(self, lines: bytes) -> None:
-        if not lines or self._has_gone:
+        if not lines:
             return
         # It goes on once half of the limit is free, not with each single line.
         room = self._limit // 2 if self._left_out else self._limit
@@ -70,9 +73,12 @@ class LogEcho:
             self._left_out += len(lines)
             return
         if self._left_out:
-            self._put(f"{self._left_out} bytes of the log are left out here\n".encode())
-            self._left_out = 0
+            self._put_notice()
         self._put(lines)
+
+    def _put_notice(self) -> None:
+        self._put(f"{self._left_out} bytes of the log are left out here\n".encode())
+        self._left_out = 0
 
     def _put(self, data: bytes) -> None:
         self._waiting.append(data)
@@ -88,8 +94,7 @@ class LogEcho:
                 self._waiting.appendleft(block)
                 return
             except OSError:
-                # Its reader has gone.
-                self._has_gone = True
+                # Its reader has gone, or the disk is full.
                 self._waiting.clear()
                 self._bytes = 0
                 return
@@ -97,23 +102,28 @@ class LogEcho:
             if done < len(block):
                 self._waiting.appendleft(block[done:])
 
-    def finish(self) -> None:
+    def finish(self, timeout_seconds: float = _FAREWELL_SECONDS) -> None:
         """Write what waits, as long as the reader is there and takes it soon."""
         self._take(self._begun)
-        deadline = time.monotonic() + _FAREWELL_SECONDS
+        if self._left_out:
+            self._put_notice()
+        deadline = time.monotonic() + timeout_seconds
         while self._bytes and (left := deadline - time.monotonic()) > 0:
             self._poll.poll(left * 1000)
             self.flush()
-        if self._terminal is not None:
-            os.close(self._terminal)
-            self._terminal = None
+        if self._reopened is not None:
+            os.close(self._reopened)
+            self._reopened = None
 
 
-def _open_terminal(descriptor: int) -> int | None:
-    """Open a terminal for writes that do not block. None if there is none, or if it is another
-    user's, as after ``su``."""
-    if os.isatty(descriptor):
-        flags = os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-        with suppress(OSError):
+def _reopen(descriptor: int) -> int | None:
+    """Open a terminal or pipe for writes that do not block. None if it is neither, or if it is
+    another user's, as after ``su``."""
+    flags = os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+    with suppress(OSError):
+        if os.isatty(descriptor):
             return os.open(os.ttyname(descriptor), flags)
+        # Elsewhere than on Linux, /dev/fd may duplicate the descriptor with its mode.
+        if sys.platform == "linux" and stat.S_ISFIFO(os.fstat(descriptor).st_mode):
+            return os.open(f"/proc/self/fd/{descriptor}", flags)
     return None

@@ -1,4 +1,4 @@
-"""What the supervisor says of the node in the directory's files: the lock file and the status file.
+"""The supervisor's report of the node in two files of the directory: lock file and status file.
 
 Takes a ``NodeStatus`` in each round; writes it when it differs from the last one. The lock file is
 written through the descriptor that is locked, so it is always the node's own. ``run/status.json``
