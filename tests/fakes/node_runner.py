@@ -20,9 +20,10 @@ from wal2lake.launch.children import spare
 from wal2lake.launch.children.collector import LogCollector
 from wal2lake.launch.children.group import Children, Commands
 from wal2lake.launch.children.nodelog import node_log
-from wal2lake.launch.detached import start_detached
 from wal2lake.launch.directory.lockfile import LockFile
-from wal2lake.launch.supervisor import Supervisor, open_standard_streams
+from wal2lake.launch.start.detached import start_detached
+from wal2lake.launch.start.node import open_standard_streams
+from wal2lake.launch.supervisor import Supervisor
 from wal2lake.launch.wakeup import Wakeup, held
 from wal2lake.observe import configure
 from wal2lake.settings import Settings, load

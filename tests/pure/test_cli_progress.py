@@ -18,7 +18,7 @@ from wal2lake.cli.terminal import progress
 from wal2lake.cli.terminal.copybars import CopyBars
 from wal2lake.cli.terminal.progress import late_spinner, waiting
 from wal2lake.health import NodeFacts, problems
-from wal2lake.launch.detached import last_message
+from wal2lake.launch.start.detached import last_message
 from wal2lake.model import SyncState
 from wal2lake.testing.waits import wait_until
 

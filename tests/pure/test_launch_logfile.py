@@ -18,7 +18,7 @@ from wal2lake.launch.children.echo import LogEcho
 from wal2lake.launch.children.logfile import LogRotation, RotatedFile
 from wal2lake.launch.directory.lockfile import LockFacts, LockFile
 from wal2lake.launch.processes import Process, processes
-from wal2lake.launch.supervisor import run_node
+from wal2lake.launch.start.node import run_node
 from wal2lake.settings import FILE_NAME
 from wal2lake.testing.waits import wait_until
 

@@ -388,7 +388,7 @@ def test_a_directory_with_a_long_name_still_has_a_wake_up_socket(tmp_path):
 def test_the_supervisor_imports_neither_spark_nor_numpy():
     heavy = ("numpy", "pyarrow", "pyspark", "py4j", "delta", "duckdb", "psycopg")
     code = (
-        "import sys, wal2lake.launch.supervisor, wal2lake.launch.children.child\n"
+        "import sys, wal2lake.launch.start.node, wal2lake.launch.children.child\n"
         f"print([m for m in {heavy} if m in sys.modules])"
     )
     found = subprocess.run(

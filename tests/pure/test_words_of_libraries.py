@@ -34,7 +34,7 @@ from wal2lake.errors import (
 )
 from wal2lake.lake.port import FieldSpec
 from wal2lake.lake.staging.logrows import LogPart, LogSource, LsnRange, read_rows
-from wal2lake.launch.java import check_java
+from wal2lake.launch.start.java import check_java
 from wal2lake.model import Lsn, Oid, Relation, ReplicaIdentity
 from wal2lake.observe.logs import render
 from wal2lake.publish.driver import Decoding

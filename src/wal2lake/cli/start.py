@@ -14,8 +14,8 @@ from typing import Final
 
 from wal2lake.cli.terminal.progress import waiting
 from wal2lake.errors import ConfigurationError
-from wal2lake.launch.detached import last_message, start_detached
-from wal2lake.launch.supervisor import open_standard_streams, run_node
+from wal2lake.launch.start.detached import last_message, start_detached
+from wal2lake.launch.start.node import open_standard_streams, run_node
 from wal2lake.settings import load
 
 LOG_FILE_NAME: Final = "wal2lake.log"

@@ -6,17 +6,16 @@ sockets, the life of every other process of the node. Never: imports Spark or Nu
 connection, reads a table.
 
     supervisor, wakeup, shutdown      the loop, its only wait, its end; start here
-    detached                          wal2lake start --daemon
+    start/                            what comes before the supervisor; wal2lake start --daemon
     plan                              what to start, stop and kill: pure
     children/                         the other processes, and what each does first
     processes                         the processes that belong to a node
-    java                              checks the Java that Spark needs
     listeners                         the sockets, which outlive the engine
     servicemanager                    reports to systemd
     directory/                        files for other programs: lock file, passfile, status, web
 
 Public names: ``listening_sockets``, ``notify`` and ``EXIT_CONFIGURATION`` for the engine;
-``read_status`` and the lock file's facts for the command line. ``supervisor.run_node``, the process
+``read_status`` and the lock file's facts for the command line. ``start.node.run_node``, the process
 of ``wal2lake start``, is imported from its module, because every child imports this package and
 must start quickly.
 """

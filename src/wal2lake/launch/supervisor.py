@@ -21,7 +21,7 @@ known of the state; then the node is ended at once with the reason in its log, a
 manager starts it again. The postmaster does the same, and a supervisor in an unknown state might
 run two engines.
 
-Called by: ``wal2lake start``. Sources: postmaster.c (order of shutdown, texts), launcher.c.
+Called by: ``start.node``. Sources: postmaster.c (order of shutdown, texts), launcher.c.
 """
 
 from __future__ import annotations
@@ -31,16 +31,14 @@ import os
 import platform
 import signal
 import socket
-import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final, Protocol
 
 from wal2lake import __version__
-from wal2lake.catalog import Catalog, Subscription
+from wal2lake.catalog import Subscription
 from wal2lake.errors import ConfigurationError, Wal2LakeError, reason_of
 from wal2lake.launch import listeners as listening
 from wal2lake.launch import shutdown
@@ -51,15 +49,13 @@ from wal2lake.launch.children.group import (
     Commands,
     Ended,
     describe,
-    node_commands,
 )
 from wal2lake.launch.children.guardian import start_guardian
-from wal2lake.launch.children.nodelog import NodeLog, node_log
+from wal2lake.launch.children.nodelog import NodeLog
 from wal2lake.launch.directory.lockfile import LockFile
 from wal2lake.launch.directory.report import StatusReport
 from wal2lake.launch.directory.status import NodeStatus
 from wal2lake.launch.directory.warehouse import check_warehouse
-from wal2lake.launch.java import check_java
 from wal2lake.launch.plan import (
     ENGINE,
     WEB,
@@ -83,9 +79,9 @@ from wal2lake.launch.processes import (
 )
 from wal2lake.launch.servicemanager import VARIABLES, ServiceManager
 from wal2lake.launch.shutdown import Mode, Phase
-from wal2lake.launch.wakeup import CHANGED, READY, RELOAD, Wake, Wakeup, held
-from wal2lake.observe import RepeatedErrors, configure, get_logger
-from wal2lake.settings import Settings, changes, fixed_at_start, load
+from wal2lake.launch.wakeup import CHANGED, READY, RELOAD, Wake, Wakeup
+from wal2lake.observe import RepeatedErrors, get_logger
+from wal2lake.settings import Settings, changes
 
 POLL_SECONDS: Final = 1.0
 """Interval for reading the catalog, even without a word about changes."""
@@ -96,10 +92,6 @@ web process, which ends its connections. Chosen arbitrarily."""
 
 _RELOAD_STEP: Final = 1 << 32
 """The catalog's generations are smaller, so each reload makes a new generation of each."""
-
-_CATALOG_SECONDS: Final = 1.0
-"""How long a read of the catalog waits for a lock. It is repeated, and signals wait for it, so it
-must be short."""
 
 _GRACE_SECONDS: Final = 2.0
 """Time beyond shutdown_timeout_ms, when the engine abandons its work, for its last threads to
@@ -577,87 +569,6 @@ class Supervisor:
             workers=self._children.statuses(),
         )
         self._report.write(status)
-
-
-def run_node(
-    directory: Path,
-    overrides: Mapping[str, str],
-    environ: Mapping[str, str],
-    *,
-    foreground: bool = True,
-) -> int:
-    """Run the supervisor of the node in ``directory``; returns the exit code.
-
-    ``overrides`` (``section.name`` to text) come from the command line and apply to the children,
-    too. With ``foreground``, a log file leaves stderr as it is. ConfigurationError if the node
-    cannot start.
-    """
-    configure("supervisor")
-    settings = load(directory, environ, overrides)
-
-    def reload() -> Settings:
-        return load(directory, environ, overrides)
-
-    # Before the log file and the catalog are touched, which are those of the node that runs.
-    with (
-        held(),
-        _errors_of_start(),
-        LockFile.acquire(settings.directory.resolve()) as lock,
-        node_log(settings, reload, echo=foreground) as log,
-        # Once more, so that the log has the same words.
-        _errors_of_start(),
-    ):
-        check_java(environ)
-        inherited = {
-            **environ,
-            **fixed_at_start(settings),
-            **{
-                "WAL2LAKE_" + name.replace(".", "_", 1).upper(): text
-                for name, text in overrides.items()
-            },
-        }
-        if os.geteuid() == 0:
-            get_logger().warning("running as root; any other user would do")
-        Catalog(settings.catalog_file, settings.warehouse, migrate=True).close()
-        supervisor = Supervisor(
-            settings,
-            catalog=Catalog(
-                settings.catalog_file,
-                settings.warehouse,
-                busy_timeout_seconds=_CATALOG_SECONDS,
-            ),
-            commands=node_commands(settings.directory),
-            reload=reload,
-            environ=inherited,
-            lock=lock,
-            log=log,
-        )
-        return supervisor.run()
-
-
-@contextlib.contextmanager
-def _errors_of_start() -> Iterator[None]:
-    """Report an error of the system as one that ends the start."""
-    try:
-        yield
-    except OSError as error:
-        where = f' "{error.filename}"' if error.filename else ""
-        raise ConfigurationError(
-            f"could not start server{where}: {reason_of(error)}"
-        ) from error
-
-
-def open_standard_streams() -> None:
-    """Open those of stdin, stdout and stderr that are closed, as with ``2>&-``. The next file, the
-    lock perhaps, would take the number, and a child would print into it."""
-    for number, name in enumerate(("stdin", "stdout", "stderr")):
-        try:
-            os.fstat(number)
-        except OSError:
-            # The lowest free number.
-            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
-            mode = "w" if number else "r"
-            setattr(sys, name, os.fdopen(number, mode, closefd=False))
 
 
 def _platform() -> str:
