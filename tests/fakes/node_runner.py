@@ -10,21 +10,24 @@ import builtins
 import contextlib
 import os
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from wal2lake.catalog import Catalog
 from wal2lake.errors import ConfigurationError
+from wal2lake.launch import supervisor
 from wal2lake.launch.children import spare
 from wal2lake.launch.children.collector import LogCollector
 from wal2lake.launch.children.group import Children, Commands
 from wal2lake.launch.children.nodelog import node_log
 from wal2lake.launch.directory.lockfile import LockFile
+from wal2lake.launch.requests import check_request, held
 from wal2lake.launch.start.detached import start_detached
-from wal2lake.launch.start.node import open_standard_streams
+from wal2lake.launch.start.node import open_standard_streams, starting
 from wal2lake.launch.supervisor import Supervisor
-from wal2lake.launch.wakeup import Wakeup, held
+from wal2lake.launch.wakeup import Wakeup
 from wal2lake.observe import configure
 from wal2lake.settings import Settings, load
 
@@ -38,8 +41,9 @@ FAULTS = {
     "kill_lost": Children,
     "wait": Wakeup,
     "_fork": LogCollector,
+    "check_warehouse": supervisor,
 }
-"""Methods that can fail: the first one by default."""
+"""Functions that can fail, the first one by default, or with the word "hang" not return."""
 
 
 def plant_faults(file: Path) -> None:
@@ -52,6 +56,9 @@ def failing(name: str, whole: Callable[..., Any], file: Path) -> Callable[..., A
         with contextlib.suppress(FileNotFoundError):
             kind, _, where = file.read_text().partition(" ")
             if kind and name == (where or "running"):
+                if kind == "hang":
+                    (file.parent / "hangs").touch()
+                    time.sleep(600)
                 raise vars(builtins)[kind]("planted")
         return whole(*arguments)
 
@@ -73,8 +80,10 @@ def main() -> int:
     def run(echo: bool = True) -> int:
         with (
             held(),
-            LockFile.acquire(directory.resolve()) as lock,
+            starting(),
+            LockFile.acquire(directory.resolve(), check_request) as lock,
             node_log(settings, reload, echo=echo) as log,
+            starting(),
         ):
             return Supervisor(
                 settings,
@@ -94,6 +103,7 @@ def main() -> int:
                 lock=lock,
                 log=log,
             ).run()
+        return 0
 
     try:
         if "--daemon" in sys.argv:

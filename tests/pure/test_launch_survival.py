@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import resource
 import shutil
 import signal
@@ -38,6 +39,7 @@ from wal2lake.launch.processes import (
     processes,
     session_members,
 )
+from wal2lake.launch.requests import promptly
 from wal2lake.launch.wakeup import CHANGED, SOCKET_NAME, Wakeup, notify
 from wal2lake.observe import configure
 from wal2lake.testing.node import run_cli
@@ -297,7 +299,8 @@ def test_signals_wait_until_they_can_be_taken(tmp_path: Path) -> None:
     code = (
         "import os, signal, sys\n"
         "from pathlib import Path\n"
-        "from wal2lake.launch.wakeup import Wakeup, held\n"
+        "from wal2lake.launch.requests import held\n"
+        "from wal2lake.launch.wakeup import Wakeup\n"
         "with held():\n"
         "    os.kill(os.getpid(), signal.SIGTERM)\n"
         "    os.kill(os.getpid(), signal.SIGHUP)\n"
@@ -325,6 +328,49 @@ def test_signals_during_the_start_do_not_kill_a_node(fake: FakeNode) -> None:
     wait_until(fake.ready)
     fake.signal(signal.SIGTERM)
     assert fake.wait_end() == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGQUIT, signal.SIGUSR2])
+def test_a_step_of_the_start_that_hangs_does_not_delay_a_stop(
+    fake: FakeNode, number: signal.Signals
+) -> None:
+    """The signals were blocked until the last step had ended."""
+    fake.catalog.close()
+    (fake.directory / "fake" / "fault").write_text("hang check_warehouse")
+    fake.process = fake.launch()
+    wait_until(lambda: "starting wal2lake" in fake.log_text())
+    wait_until((fake.directory / "fake" / "hangs").exists)
+    # It is no request, and must not end the node.
+    fake.signal(signal.SIGHUP)
+    fake.signal(number)
+    assert fake.wait_end(10) == 0
+    told = fake.log_text()
+    assert "shutdown request" in told and "database system is shut down" in told
+    assert fake.events("engine", "start") == []
+    assert not (fake.directory / FILE_NAME).exists()
+
+
+def holds_signals(pid: int) -> bool:
+    [line] = re.findall(r"SigBlk:\t(.*)", Path(f"/proc/{pid}/status").read_text())
+    return bool(int(line, 16) & 1 << (signal.SIGTERM - 1))
+
+
+def test_a_start_that_waits_for_the_lock_can_be_stopped(fake: FakeNode) -> None:
+    with LockFile.acquire(fake.directory) as held:
+        # As if a killed node had left it: remains may need ten seconds to die.
+        os.ftruncate(held.fileno, 0)
+        starting = fake.process = fake.launch()
+        wait_until(lambda: holds_signals(starting.pid))
+        fake.signal(signal.SIGTERM)
+        wait_until(lambda: "received fast shutdown request" in fake.log_text())
+        assert fake.wait_end(5) == 0
+        assert held.is_in_place()
+
+
+def test_a_step_gives_its_result_or_its_error() -> None:
+    assert promptly(lambda: 7) == 7
+    with pytest.raises(ZeroDivisionError):
+        promptly(lambda: 1 // 0)
 
 
 def test_a_node_can_be_stopped_while_it_starts(fake: FakeNode) -> None:

@@ -7,6 +7,7 @@ connection, reads a table.
 
     supervisor, wakeup, shutdown      the loop, its only wait, its end; start here
     start/                            what comes before the supervisor; wal2lake start --daemon
+    requests                          a stop while the node starts
     plan                              what to start, stop and kill: pure
     children/                         the other processes, and what each does first
     processes                         the processes that belong to a node

@@ -77,6 +77,7 @@ from wal2lake.launch.processes import (
     kill_marked,
     new_marker,
 )
+from wal2lake.launch.requests import promptly
 from wal2lake.launch.servicemanager import VARIABLES, ServiceManager
 from wal2lake.launch.shutdown import Mode, Phase
 from wal2lake.launch.wakeup import CHANGED, READY, RELOAD, Wake, Wakeup
@@ -166,7 +167,7 @@ class Supervisor:
     def run(self) -> int:
         """Run the node until it is stopped; returns the exit code.
 
-        ConfigurationError if a port is taken.
+        ConfigurationError if a port is taken; StopRequested before the first child is started.
         """
         with contextlib.ExitStack() as stack:
             run_directory = self._settings.run_directory
@@ -186,15 +187,20 @@ class Supervisor:
             self._guardian.keep(time.monotonic())
             # If the lock file is gone already, the first round ends this node.
             before = directory_marker(self._directory)
-            remains = kill_marked(before) if self._lock.is_in_place() else 0
+            remains = 0
+            if self._lock.is_in_place():
+                remains = promptly(lambda: kill_marked(before))
             if remains:
                 self._log.warning(
                     f"killed {remains} processes that an earlier node left behind"
                 )
             node = self._settings.node
             self._log.info(f"starting wal2lake {__version__} on {_platform()}")
-            check_warehouse(self._settings.warehouse)
-            sockets = listening.open_listeners(node.listen_addresses, node.port)
+            # A mount or a name server may hang.
+            promptly(lambda: check_warehouse(self._settings.warehouse))
+            sockets = promptly(
+                lambda: listening.open_listeners(node.listen_addresses, node.port)
+            )
             stack.callback(_close, sockets)
             self._fixed = _Fixed(
                 sockets,

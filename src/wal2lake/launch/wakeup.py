@@ -81,7 +81,7 @@ class Wakeup:
         signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
         for number in SIGNALS:
             self._before[number] = signal.signal(number, _note)
-        # Those that have come since ``held`` began arrive now.
+        # Those that have come since the start began (``requests``) arrive now.
         self._mask = signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         return self
 
@@ -155,24 +155,6 @@ class Wakeup:
                 words[self._socket.recv(256).decode(errors="replace")] = None
         # Any further ones would be repetitions.
         return iter(words)
-
-
-@contextlib.contextmanager
-def held() -> Iterator[None]:
-    """Keep signals until ``Wakeup`` can take them: a SIGHUP would end a node that is starting, and
-    process 1 of a container would not even hear a SIGTERM. Ctrl-C still ends it at once.
-
-    After ``Wakeup`` the node has ended in order, and signals are ignored."""
-    numbers = set(SIGNALS) - {signal.SIGINT, signal.SIGCHLD}
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
-    try:
-        yield
-    finally:
-        for number in numbers:
-            # To ignore a signal discards the one that waits.
-            handler = signal.signal(number, signal.SIG_IGN)
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def notify(run_directory: Path, word: str) -> bool:

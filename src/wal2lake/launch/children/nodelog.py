@@ -20,6 +20,7 @@ from typing import Final, TextIO, cast
 from wal2lake.errors import ConfigurationError, Wal2LakeError, reason_of
 from wal2lake.launch.children.collector import LogCollector, check_log_file
 from wal2lake.launch.children.echo import LogEcho
+from wal2lake.launch.requests import promptly
 from wal2lake.observe import configure, get_logger
 from wal2lake.settings import Settings
 
@@ -90,7 +91,8 @@ def node_log(
     """
     collector: LogCollector | None = None
     if settings.log_file is not None:
-        check_log_file(settings.log_file)
+        path = settings.log_file
+        promptly(lambda: check_log_file(path))
         try:
             collector = LogCollector(settings, reload, echo=echo)
         except OSError as error:

@@ -25,6 +25,7 @@ import errno
 import fcntl
 import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -82,8 +83,11 @@ class LockFile:
         self.fileno = descriptor
 
     @classmethod
-    def acquire(cls, directory: Path) -> LockFile:
-        """Lock the directory; ConfigurationError while another node has it."""
+    def acquire(
+        cls, directory: Path, on_wait: Callable[[], None] = lambda: None
+    ) -> LockFile:
+        """Lock the directory; ConfigurationError while another node has it. ``on_wait`` is called
+        again and again; what it raises ends the wait."""
         path = directory / FILE_NAME
         begin = time.monotonic()
         while True:
@@ -109,6 +113,7 @@ class LockFile:
                     hint=f"Is another wal2lake (PID {pid}) running in directory"
                     f' "{directory}"?',
                 )
+            on_wait()
             time.sleep(0.01)
 
     @classmethod

@@ -23,9 +23,14 @@ from wal2lake.errors import ConfigurationError, reason_of
 from wal2lake.launch.children.group import node_commands
 from wal2lake.launch.children.nodelog import node_log
 from wal2lake.launch.directory.lockfile import LockFile
+from wal2lake.launch.requests import (
+    StopRequested,
+    check_request,
+    held,
+    promptly,
+)
 from wal2lake.launch.start.java import check_java
 from wal2lake.launch.supervisor import Supervisor
-from wal2lake.launch.wakeup import held
 from wal2lake.observe import configure, get_logger
 from wal2lake.settings import Settings, fixed_at_start, load
 
@@ -56,13 +61,13 @@ def run_node(
     # Before the log file and the catalog are touched, which are those of the node that runs.
     with (
         held(),
-        _errors_of_start(),
-        LockFile.acquire(settings.directory.resolve()) as lock,
+        starting(),
+        LockFile.acquire(settings.directory.resolve(), check_request) as lock,
         node_log(settings, reload, echo=foreground) as log,
         # Once more, so that the log has the same words.
-        _errors_of_start(),
+        starting(),
     ):
-        check_java(environ)
+        promptly(lambda: check_java(environ))
         inherited = {
             **environ,
             **fixed_at_start(settings),
@@ -73,7 +78,7 @@ def run_node(
         }
         if os.geteuid() == 0:
             get_logger().warning("running as root; any other user would do")
-        Catalog(settings.catalog_file, settings.warehouse, migrate=True).close()
+        promptly(lambda: _migrate(settings))
         supervisor = Supervisor(
             settings,
             catalog=Catalog(
@@ -88,13 +93,23 @@ def run_node(
             log=log,
         )
         return supervisor.run()
+    # It was asked to stop while it started.
+    return 0
+
+
+def _migrate(settings: Settings) -> None:
+    Catalog(settings.catalog_file, settings.warehouse, migrate=True).close()
 
 
 @contextlib.contextmanager
-def _errors_of_start() -> Iterator[None]:
-    """Report an error of the system as one that ends the start."""
+def starting() -> Iterator[None]:
+    """Report an error of the system as one that ends the start. A request to stop ends it, too, and
+    is no error."""
     try:
         yield
+    except StopRequested as request:
+        get_logger().info(f"received {request.mode.value} shutdown request")
+        get_logger().info("database system is shut down")
     except OSError as error:
         where = f' "{error.filename}"' if error.filename else ""
         raise ConfigurationError(
