@@ -11,9 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from wal2lake.launch import processes as processes_module
+from wal2lake.launch.children import group
 from wal2lake.launch.children.group import Children, Commands
-from wal2lake.launch.plan import ENGINE, ChildRole, Desired
+from wal2lake.launch.plan import ENGINE, ChildRole, Desired, WorkerKey
 from wal2lake.launch.processes import new_marker
+from wal2lake.model import Oid
 from wal2lake.testing.waits import wait_until
 
 
@@ -25,7 +28,10 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Children]]:
     def started(*command: str) -> Children:
         children = Children(
             new_marker(tmp_path),
-            Commands(engine=(sys.executable, *command), receiver=lambda _: ()),
+            Commands(
+                engine=(sys.executable, *command),
+                receiver=lambda _: (sys.executable, *command),
+            ),
             os.environ,
             lifeline=lifeline,
             listeners=[],
@@ -80,6 +86,24 @@ def test_a_child_that_was_never_noted_is_killed(
     # It has the marker once it runs its program.
     wait_until(lambda: children.kill_lost() == 1)
     assert child.process.wait() == -signal.SIGKILL
+
+
+def test_processes_that_do_not_die_are_waited_for_together(
+    start: Callable[..., Children], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ten seconds for each of them outlasted the service manager's watchdog."""
+    children = start("-c", "import time; time.sleep(600)")
+    for number in range(3):
+        key = WorkerKey(ChildRole.RECEIVER, Oid(number + 1))
+        children.start(Desired(key), time.monotonic())
+    # Something that is there for good, as in an uninterruptible call.
+    monkeypatch.setattr(processes_module, "session_members", lambda _: [2**22 + 1])
+    monkeypatch.setattr(group, "_REST_SECONDS", 0.3)
+    begin = time.monotonic()
+    for key in children.workers():
+        children.kill(key)
+    wait_until(lambda: [*children.reap()] and not len(children))
+    assert time.monotonic() - begin < 4 * 0.3
 
 
 def test_a_hangup_does_not_kill_a_child_that_is_being_born(

@@ -41,6 +41,10 @@ from wal2lake.launch.processes import (
 )
 from wal2lake.model import Oid
 
+_REST_SECONDS: Final = 10.0
+"""Longest wait for processes that do not die of SIGKILL: their disk does not answer. Chosen
+arbitrarily."""
+
 _CHILD: Final = (sys.executable, "-m", "wal2lake.launch")
 
 
@@ -235,10 +239,10 @@ class Children:
                 _send(child, number)
 
     def kill(self, key: WorkerKey) -> None:
-        """SIGKILL a worker with its whole session, and wait until the session is gone."""
+        """SIGKILL a worker with its whole session. ``reap`` waits until the session is gone."""
         child = self._children[key]
         since = child.running.stopping_since
-        kill_session(child.process.pid)
+        kill_session(child.process.pid, timeout_seconds=0)
         # Only then: an error before it leaves the worker to be killed.
         self._note(
             key,
@@ -254,14 +258,17 @@ class Children:
         return list(self._children)
 
     def reap(self) -> Iterator[Ended]:
-        """Yield the children that have ended since the last call."""
-        self._spare.reap(time.monotonic())
+        """Yield the children that have ended since the last call, each with its whole session."""
+        begin = time.monotonic()
+        self._spare.reap(begin)
         for key, child in list(self._children.items()):
             pid = child.process.pid
             if not has_ended(pid):
                 continue
-            # Before the number is released, so that the session cannot be another one.
-            remains = kill_session(pid)
+            # Before the number is released, so that the session cannot be another one. All of them
+            # have the time together: the service manager's watchdog waits for the supervisor.
+            left = max(_REST_SECONDS - (time.monotonic() - begin), 0)
+            remains = kill_session(pid, timeout_seconds=left)
             returncode = child.process.wait()
             del self._children[key]
             yield Ended(child, returncode, remains)
