@@ -27,7 +27,6 @@ from wal2lake.lake.delta.log.background import BackgroundWork
 from wal2lake.lake.delta.log.clustering import (
     clustering_columns,
     clustering_domain,
-    is_only_domain,
     references,
 )
 from wal2lake.lake.origins import UNKNOWN, tagged
@@ -218,10 +217,7 @@ def test_what_the_log_says_of_a_clustering() -> None:
         ["col-1"],
     ]
     assert clustering_columns([domain], metadata) == ("v", "An id")
-    assert is_only_domain([domain]) and is_only_domain([])
-    assert not is_only_domain(None)
     tracking = {"domain": "delta.rowTracking", "configuration": "{}", "removed": False}
-    assert not is_only_domain([domain, tracking])
     assert clustering_columns([tracking], metadata) == ()
     assert clustering_columns([{**domain, "removed": True}], metadata) == ()
     inner = {**domain, "configuration": '{"clusteringColumns":[["v","x"]]}'}

@@ -20,15 +20,17 @@ from deltalake import DeltaTable, QueryBuilder
 from tests.fakes.objectstores import Server
 from tests.fakes.storeproxy import Fault, Planned, StoreProxy
 
-from wal2lake.errors import DuplicateObjectError, StorageError
+from wal2lake.errors import (
+    DuplicateObjectError,
+    StorageError,
+    UndefinedObjectError,
+)
 from wal2lake.lake import Cursor, PhysicalField, add_action
 from wal2lake.lake.delta import TableWriter, discard_added
 from wal2lake.lake.delta.deletionvectors import read_vector, write_vectors
-from wal2lake.lake.delta.log.checksum import Bins, checksum_line
-from wal2lake.lake.delta.log.commit import WrittenVersion, write_next
-from wal2lake.lake.delta.log.earlier import earlier
+from wal2lake.lake.delta.log.checksum import NO_FILES, checksum_line
+from wal2lake.lake.delta.log.commit import NextVersion, WrittenVersion, write_next
 from wal2lake.lake.delta.log.firstversion import commit_lines, write_first
-from wal2lake.lake.delta.log.known import KnownVersions
 from wal2lake.lake.delta.log.version import (
     Version,
     is_newest,
@@ -36,6 +38,10 @@ from wal2lake.lake.delta.log.version import (
     read_newest,
     read_version,
 )
+from wal2lake.lake.delta.versions.checkpoints import write_checkpoint
+from wal2lake.lake.delta.versions.earlier import earlier
+from wal2lake.lake.delta.versions.known import KnownVersions
+from wal2lake.lake.delta.versions.replay import replay
 from wal2lake.lake.store import Store, StoreOptions, clients, store_at
 from wal2lake.lake.tablefiles import DataFile, Replaced
 
@@ -51,6 +57,9 @@ PROTOCOL = {
     "readerFeatures": ["deletionVectors"],
     "writerFeatures": ["deletionVectors", "appendOnly", "invariants"],
 }
+
+
+_FEATURE_LISTS = ("readerFeatures", "writerFeatures")
 
 
 @pytest.fixture(params=["local", "s3"])
@@ -69,19 +78,22 @@ def _store(place: tuple[str, StoreOptions | None]) -> Store:
     return found
 
 
-def _create(store: Store) -> None:
+def _create(store: Store, **properties: str) -> None:
     metadata = {
         "id": str(uuid.uuid4()),
         "format": {"provider": "parquet", "options": {}},
         "schemaString": json.dumps(SCHEMA),
         "partitionColumns": [],
-        "configuration": {"delta.enableDeletionVectors": "true"},
+        "configuration": {"delta.enableDeletionVectors": "true", **properties},
         "createdTime": 0,
     }
     txn_id = str(uuid.uuid4())
-    bins = Bins((0, 1 << 20), 10)
-    summed = checksum_line(metadata, PROTOCOL, txn_id, bins=bins)
-    write_first(store, commit_lines(metadata, PROTOCOL, txn_id), summed)
+    protocol: dict[str, Any] = PROTOCOL
+    if properties.get("delta.checkpointPolicy") == "v2":
+        named = {n: [*protocol[n], "v2Checkpoint"] for n in _FEATURE_LISTS}
+        protocol = {**protocol, **named}
+    summed = checksum_line(metadata, protocol, txn_id, NO_FILES, files=())
+    write_first(store, commit_lines(metadata, protocol, txn_id), summed)
 
 
 def _add(name: str) -> dict[str, dict[str, Any]]:
@@ -111,16 +123,8 @@ def _commit(
     store: Store, position: int, *changes: dict[str, dict[str, Any]]
 ) -> WrittenVersion | None:
     version, files = _newest(store)
-    return write_next(
-        store,
-        version,
-        files,
-        changes,
-        Cursor(APP, position),
-        reads=False,
-        replaces=False,
-        operation="append",
-    )
+    commit = NextVersion(changes, Cursor(APP, position), "append")
+    return write_next(store, version, files, commit)
 
 
 def _read_by_others(place: tuple[str, StoreOptions | None]) -> tuple[int, set[str]]:
@@ -157,7 +161,7 @@ def test_a_history(place: tuple[str, StoreOptions | None]) -> None:
             live.remove(old)
         written = _commit(store, number * 10, *changes)
         assert written is not None and written.version is not None
-        assert set(written.files) == live
+        assert written.files is not None and set(written.files) == live
         assert is_newest(store, written.version)
         # What was cached of it is what the store has.
         version, files = _newest(store)
@@ -177,6 +181,28 @@ def test_a_history(place: tuple[str, StoreOptions | None]) -> None:
     assert read_actions(store, 13) == []
 
 
+@pytest.mark.parametrize("policy", ["classic", "v2"])
+def test_a_checkpoint(place: tuple[str, StoreOptions | None], policy: str) -> None:
+    store = _store(place)
+    _create(store, **{"delta.checkpointPolicy": policy})
+    for number in range(1, 6):
+        assert _commit(store, number, _add(f"f{number}.parquet")) is not None
+    assert _commit(store, 6, _remove("f2.parquet")) is not None
+    before, files = _newest(store)
+    written = write_checkpoint(store.location, store)
+    assert written.version == before
+    # From here on a reader has nothing else.
+    for number in range(7):
+        store.delete(f"_delta_log/{number:020}.crc")
+        if number < 6:
+            store.delete(f"_delta_log/{number:020}.json")
+    assert read_newest(store.location, store) is None
+    replayed = replay(store.location, store, 6)
+    assert replayed.version(store.location, store, 6) == before
+    assert set(replayed.files) == set(files) == {f"f{n}.parquet" for n in (1, 3, 4, 5)}
+    assert _read_by_others(place) == (6, set(files))
+
+
 def test_a_version_is_written_by_one_of_many(
     place: tuple[str, StoreOptions | None],
 ) -> None:
@@ -185,17 +211,9 @@ def test_a_version_is_written_by_one_of_many(
     version, files = _newest(store)
 
     def write(number: int) -> bool:
-        written = write_next(
-            store,
-            version,
-            files,
-            [_add(f"f{number}.parquet")],
-            Cursor(f"app{number}", 1),
-            reads=False,
-            replaces=False,
-            operation="append",
-        )
-        return written is not None
+        added = [_add(f"f{number}.parquet")]
+        commit = NextVersion(added, Cursor(f"app{number}", 1), "append")
+        return write_next(store, version, files, commit) is not None
 
     with ThreadPoolExecutor(6) as pool:
         made = list(pool.map(write, range(6)))
@@ -231,16 +249,8 @@ def test_a_first_line_longer_than_one_look(
     store = _store(place)
     _create(store)
     version, files = _newest(store)
-    written = write_next(
-        store,
-        version,
-        files,
-        [_add("f1.parquet")],
-        Cursor(APP, 1),
-        reads=False,
-        replaces=False,
-        operation="ü" * 50_000,
-    )
+    commit = NextVersion([_add("f1.parquet")], Cursor(APP, 1), "ü" * 50_000)
+    written = write_next(store, version, files, commit)
     assert written is not None
     assert _newest(store)[0].state == written.version.state  # type: ignore[union-attr]
 
@@ -313,7 +323,8 @@ def test_known_versions_of_a_table_in_a_store(environment: str) -> None:
     location = environment
     store = _store((location, None))
     known = KnownVersions()
-    assert known.newest(location) is None
+    with pytest.raises(UndefinedObjectError):
+        known.newest(location)
     _create(store)
     for number in range(1, 4):
         newest = known.newest(location)

@@ -231,9 +231,11 @@ def test_a_file_system_without_links(
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(os, "link", link)
-    with pytest.raises(NoPutIfAbsent, match="has no hard links"):
-        store.put_if_absent(f"{LOG}/0.json", b"first")
-    assert store.list_after(LOG) == []
+    stamp = store.put_if_absent(f"{LOG}/0.json", b"first")
+    assert stamp is not None and stamp == store.stamp(f"{LOG}/0.json")
+    assert store.put_if_absent(f"{LOG}/0.json", b"second") is None
+    assert store.read(f"{LOG}/0.json") == b"first"
+    assert store.list_after(LOG) == ["0.json"]
 
 
 def test_a_link_whose_answer_was_lost_is_known_as_made(

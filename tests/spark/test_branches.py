@@ -75,13 +75,13 @@ def test_what_statements_do_to_a_branch_its_table_becomes(
     branches = Branches(spark_session, lake, queries)
     version = lake.state(table).version
     if not own:
-        # What says which files an earlier version has.
+        # What says which files the version has.
         (Path(table) / "_delta_log" / f"{version:020}.crc").unlink()
     if earlier:
         execute(queries, f"INSERT INTO {relation(table)} VALUES (100, 'later')")
     branch = branches.open(table, version, str(tmp_path / "branch"), "open")
     (made,) = (a["commitInfo"] for a in lake.actions(branch.location, 0, 0)[0][:1])
-    assert (made["operation"] == "CLONE") is not own
+    assert made["operation"] == "CREATE TABLE"
     there = relation(branch.location)
     assert rows(queries, branch.location) == before
     name = f"`{column}`"

@@ -26,6 +26,18 @@ SHAPES = {
         "`an id` bigint, `v` decimal(12,2)",
         {"delta.columnMapping.mode": "name"},
     ),
+    "nested names": (
+        "`an id` bigint, `v` array<map<string,int>>",
+        {"delta.columnMapping.mode": "name"},
+    ),
+    "numbered rows": ("`id` bigint", {"delta.enableRowTracking": "true"}),
+    "own times": ("`id` bigint", {"delta.enableInCommitTimestamps": "true"}),
+    "changes": ("`id` bigint", {"delta.enableChangeDataFeed": "true"}),
+    "v2 checkpoints": ("`id` bigint", {"delta.checkpointPolicy": "v2"}),
+    "no vectors": ("`id` bigint", {"delta.enableDeletionVectors": "false"}),
+    "wider types": ("`id` bigint", {"delta.enableTypeWidening": "true"}),
+    "only grows": ("`id` bigint", {"delta.appendOnly": "true"}),
+    "a request": ("`id` bigint", {"delta.feature.allowColumnDefaults": "supported"}),
 }
 
 
@@ -57,7 +69,11 @@ def _comparable(metadata: dict[str, Any]) -> dict[str, Any]:
             field["metadata"]["delta.columnMapping.physicalName"] = "col"
     return {
         "schema": schema,
-        "configuration": metadata["configuration"],
+        # Names of columns that are made up.
+        "configuration": {
+            name: "col" if "materialized" in name else value
+            for name, value in metadata["configuration"].items()
+        },
         "partitionColumns": metadata["partitionColumns"],
         "format": metadata["format"],
     }
@@ -69,7 +85,7 @@ def test_our_first_version_says_what_deltas_own_says(
 ) -> None:
     columns, more = SHAPES[shape]
     ours, theirs = str(tmp_path / "ours"), str(tmp_path / "theirs")
-    lake.create(ours, _fields(columns))
+    lake.create(ours, _fields(columns), more)
     properties = ", ".join(
         f"'{name}' = '{value}'"
         for name, value in {**DEFAULT_PROPERTIES, **more}.items()
@@ -92,7 +108,12 @@ def test_our_first_version_says_what_deltas_own_says(
 
     summed, expected = _checksum(ours), _checksum(theirs)
     assert set(summed) == set(expected)
-    for name in set(expected) - {"txnId", "metadata", "protocol"}:
+    for name in set(expected) - {
+        "txnId",
+        "metadata",
+        "protocol",
+        "inCommitTimestampOpt",
+    }:
         assert summed[name] == expected[name], name
     assert summed["metadata"] == mine["metaData"]
     assert summed["protocol"] == mine["protocol"]
@@ -121,7 +142,7 @@ def test_delta_derives_the_next_versions_from_our_first_checksum(
     assert found.to_pylist() == rows.to_pylist()
 
 
-def test_what_a_setting_of_sparks_adds_is_left_to_delta(
+def test_a_setting_of_sparks_is_a_property_of_each_new_table(
     lake: DeltaTables, spark_session: SparkSession, location: str
 ) -> None:
     name = "spark.databricks.delta.properties.defaults.enableInCommitTimestamps"
@@ -131,6 +152,7 @@ def test_what_a_setting_of_sparks_adds_is_left_to_delta(
     finally:
         spark_session.conf.unset(name)
     assert "inCommitTimestamp" in _actions(location)["commitInfo"]
+    assert state.properties["delta.enableInCommitTimestamps"] == "true"
     rows = pa.table({"id": [1], "name": ["a"]})
     added = write_data_file(rows, state.location, state.fields, state.physical_fields)
     assert lake.commit_files(location, [added], Cursor("one", 7)).version == 1

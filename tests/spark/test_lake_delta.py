@@ -5,9 +5,11 @@ from __future__ import annotations
 import datetime
 import json
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -22,6 +24,7 @@ from wal2lake.errors import (
     UndefinedObjectError,
 )
 from wal2lake.lake import AddedFile, CommitConflict, Cursor, FieldSpec, TableSize
+from wal2lake.lake.delta.log.commit import write_next
 from wal2lake.lake.delta.stats import added_file
 from wal2lake.lake.spark.delta import deltatables as tables
 from wal2lake.lake.spark.delta.deltatables import DeltaTables
@@ -246,28 +249,25 @@ def test_an_append_on_changed_data_is_refused(
 
 
 class _Between:
-    """Runs something between the read and the commit of a transaction that Delta makes."""
+    """Runs something between the check and the commit of this process's next commit."""
 
-    def __init__(self, lake: DeltaTables, action: object) -> None:
-        self.lake = lake._delta
+    def __init__(self, action: Callable[[], object]) -> None:
         self.action = action
         self.patch = pytest.MonkeyPatch()
 
     def __enter__(self) -> None:
-        self.patch.setattr(tables, "is_ours_to_write", lambda version: False)
-        original = self.original = self.lake.actions
+        real = write_next
 
-        def actions(*args: object) -> object:
-            worker = threading.Thread(target=self.action)  # type: ignore[arg-type]
-            self.lake.actions = original  # type: ignore[method-assign]
-            worker.start()
-            worker.join()
-            return original(*args)  # type: ignore[arg-type]
+        def late(*args: Any) -> Any:
+            self.patch.undo()
+            # In a thread of its own, as another process would: this one holds the lock.
+            with ThreadPoolExecutor(1) as process:
+                process.submit(self.action).result()
+            return real(*args)
 
-        self.lake.actions = actions  # type: ignore[method-assign,assignment]
+        self.patch.setattr(tables, "write_next", late)
 
     def __exit__(self, *_: object) -> None:
-        self.lake.actions = self.original  # type: ignore[method-assign]
         self.patch.undo()
 
 
@@ -280,7 +280,7 @@ def test_a_write_between_check_and_append_is_a_conflict(
     def insert() -> None:
         spark_session.sql(f"insert into {relation(location)} values (1, 'x')")
 
-    with _Between(lake, insert), pytest.raises(CommitConflict):
+    with _Between(insert), pytest.raises(CommitConflict):
         lake.commit_files(location, [added], Cursor(APP, 1), read_version=0)
     assert ids(spark_session, location) == [1]
     assert lake.state(location).cursor(APP) is None
@@ -322,23 +322,27 @@ def test_a_cursor_of_another_application_in_between_does_no_harm(
     lake.create(location, ID_NAME)
     added = write(location, "f.parquet", rows([2]))
     other = DeltaTables(spark_session)
-    with _Between(lake, lambda: other.commit_files(location, [], Cursor("other", 1))):
+    with _Between(lambda: other.commit_files(location, [], Cursor("other", 1))):
         done = lake.commit_files(location, [added], Cursor(APP, 1), read_version=0)
     assert (done.version, done.interlopers) == (2, (1,))
 
 
-def test_two_commits_of_one_application_conflict(
+def test_two_commits_of_one_application_do_not_both_happen(
     lake: DeltaTables, spark_session: SparkSession, location: str
 ) -> None:
     lake.create(location, ID_NAME)
     one = write(location, "1.parquet", rows([1]))
     two = write(location, "2.parquet", rows([2]))
     other = DeltaTables(spark_session)
+    with _Between(lambda: other.commit_files(location, [one], Cursor(APP, 10))):
+        assert lake.commit_files(location, [two], Cursor(APP, 10)).already_done
+    assert ids(spark_session, location) == [1]
+    three = write(location, "3.parquet", rows([3]))
     with (
-        _Between(lake, lambda: other.commit_files(location, [one], Cursor(APP, 10))),
+        _Between(lambda: other.commit_files(location, [], Cursor(APP, 11))),
         pytest.raises(CommitConflict),
     ):
-        lake.commit_files(location, [two], Cursor(APP, 10))
+        lake.commit_files(location, [three], Cursor(APP, 12), read_version=1)
     assert ids(spark_session, location) == [1]
 
 
@@ -366,7 +370,7 @@ def test_a_replacement_conflicts_with_a_concurrent_insert(
     def insert() -> None:
         spark_session.sql(f"insert into {relation(location)} values (1, 'x')")
 
-    with _Between(lake, insert), pytest.raises(CommitConflict):
+    with _Between(insert), pytest.raises(CommitConflict):
         lake.commit_files(location, [], Cursor(APP, 1), replace=True)
     assert ids(spark_session, location) == [1]
 
@@ -514,8 +518,7 @@ def test_cursors_are_found_without_a_checksum_file_too(
     lake.commit_files(location, [], Cursor(APP, 5))
     for checksum in (Path(location) / "_delta_log").glob("*.crc"):
         checksum.unlink()
-    lake._delta.forget(location)
-    assert lake._delta.existing(location).checksumOpt().isEmpty()
+    lake.forget(location)
     assert lake.state(location).cursors == {APP: 5}
     assert lake.commit_files(location, [], Cursor(APP, 5)).already_done
 

@@ -15,6 +15,7 @@ import pytest
 from deltalake import DeltaTable, QueryBuilder
 from pyspark.sql import SparkSession
 
+from wal2lake.errors import FeatureNotSupportedError
 from wal2lake.lake import CommitConflict, Cursor, FieldSpec, TableState
 from wal2lake.lake.delta.datafile import write_data_file
 from wal2lake.lake.delta.deletionvectors import write_vectors
@@ -113,7 +114,11 @@ def test_each_version_says_what_deltas_own_says(
     versions = list(_history(lake, ours, clustering))
     assert tracker.getJobIdsForGroup(None) == before
     with monkeypatch.context() as patch:
-        patch.setattr(tables, "is_ours_to_write", lambda version: False)
+        patch.setattr(
+            DeltaTables,
+            "_commit_in",
+            lambda self, store, request: self._elsewhere.commit(request),
+        )
         theirs_too = list(_history(lake, theirs, clustering))
         assert theirs_too == versions == [1, 2, 3, 4, 5]
     for version in versions:
@@ -153,14 +158,14 @@ def test_a_version_that_somebody_else_takes_first_is_a_conflict(
     real = write_next
     positions = iter((1, 2))
 
-    def late(*args: Any, **more: Any) -> Any:
+    def late(*args: Any) -> Any:
         monkeypatch.setattr(tables, "write_next", real)
         added = [_write(state, range(5))]
         # In a thread of its own, as another process would: this one holds the table's lock.
         with ThreadPoolExecutor(1) as process:
             cursor = Cursor("other", next(positions))
             process.submit(other.commit_files, location, added, cursor).result()
-        return real(*args, **more)
+        return real(*args)
 
     monkeypatch.setattr(tables, "write_next", late)
     mine = _write(state, range(5, 9))
@@ -174,27 +179,24 @@ def test_a_version_that_somebody_else_takes_first_is_a_conflict(
     assert lake.state(location).cursors == {"other": 2, APP: 1}
 
 
-@pytest.mark.parametrize("left", ["feature", "torn", "absent"])
-def test_what_is_not_plain_is_left_to_delta(
+@pytest.mark.parametrize("left", ["torn", "absent"])
+def test_a_version_without_a_checksum_is_read_from_the_log(
     lake: DeltaTables, spark_session: SparkSession, location: str, left: str
 ) -> None:
-    more = {"delta.enableChangeDataFeed": "true"} if left == "feature" else None
-    state = lake.create(location, FIELDS, more)
+    state = lake.create(location, FIELDS)
     lake.commit_files(location, [_write(state, range(3))], Cursor(APP, 1))
-    assert _is_ours(location, 1) == (left != "feature")
     checksum = Path(location) / "_delta_log" / f"{1:020}.crc"
     if left == "torn":
         os.truncate(checksum, 100)
-    elif left == "absent":
+    else:
         checksum.unlink()
-    fresh = DeltaTables(spark_session) if left in ("torn", "absent") else lake
+    fresh = DeltaTables(spark_session)
     assert fresh.state(location).cursor(APP) == 1
     fresh.commit_files(location, [_write(state, range(3, 5))], Cursor(APP, 2))
-    assert not _is_ours(location, 2)
-    done = fresh.commit_files(location, [_write(state, range(5, 6))], Cursor(APP, 3))
-    assert done.version == 3
+    assert _is_ours(location, 2)
+    assert _checksum(location, 2)["numFiles"] == 2
     sql = f"select count(*) from {relation(location)}"
-    assert spark_session.sql(sql).collect()[0][0] == 6
+    assert spark_session.sql(sql).collect()[0][0] == 5
 
 
 def test_a_version_made_again_under_its_number_has_its_own_files(
@@ -217,5 +219,37 @@ def test_a_version_made_again_under_its_number_has_its_own_files(
     # Nor is it what the next version is made of.
     third = _write(state, range(20, 21))
     lake.commit_files(location, [third], Cursor(APP, 2), replace=True)
+    sql = f"select count(*) from {relation(location)}"
+    assert spark_session.sql(sql).collect()[0][0] == 1
+
+
+def test_a_manifest_follows_each_commit(
+    lake: DeltaTables, spark_session: SparkSession, location: str
+) -> None:
+    properties = {
+        "delta.enableDeletionVectors": "false",
+        "delta.compatibility.symlinkFormatManifest.enabled": "true",
+    }
+    state = lake.create(location, FIELDS, properties)
+    added = _write(state, range(3))
+    lake.commit_files(location, [added], Cursor(APP, 1))
+    lake._manifests.wait()
+    manifest = Path(location) / "_symlink_format_manifest" / "manifest"
+    assert added.path in manifest.read_text()
+
+
+def test_a_table_with_an_unknown_feature_is_read_and_not_written(
+    lake: DeltaTables, spark_session: SparkSession, location: str
+) -> None:
+    spark_session.sql(
+        f"create table delta.`{location}` (id bigint, name string) using delta"
+        " tblproperties ('delta.feature.materializePartitionColumns' = 'supported')"
+    )
+    spark_session.sql(f"insert into {relation(location)} values (1, 'a')")
+    state = lake.state(location)
+    assert state.version == 1
+    with pytest.raises(FeatureNotSupportedError) as refused:
+        lake.commit_files(location, [], Cursor(APP, 1))
+    assert '"materializePartitionColumns"' in str(refused.value.detail)
     sql = f"select count(*) from {relation(location)}"
     assert spark_session.sql(sql).collect()[0][0] == 1

@@ -19,8 +19,8 @@ from wal2lake.catalog import ColumnDef, TableDef
 from wal2lake.door.session.copying import send_copy
 from wal2lake.engine.rows.answers import ValueFormats, answered
 from wal2lake.errors import FeatureNotSupportedError, UsageError
-from wal2lake.lake.delta.log import earlier
 from wal2lake.lake.delta.log.version import read_version
+from wal2lake.lake.delta.versions import earlier
 from wal2lake.lake.plain import read as plainread
 from wal2lake.lake.plain.read import PlainRead
 from wal2lake.lake.port import Cursor, FieldSpec

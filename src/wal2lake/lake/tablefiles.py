@@ -222,6 +222,10 @@ class Replaced:
             removed["stats"] = action["stats"]
         if self.file.vector is not None:
             removed["deletionVector"] = self.file.vector
+        # Numbers of the file's rows, in a table that tracks them.
+        for name in ("baseRowId", "defaultRowCommitVersion"):
+            if action.get(name) is not None:
+                removed[name] = action[name]
         return removed
 
     def add(self, *, data_change: bool) -> dict[str, object] | None:

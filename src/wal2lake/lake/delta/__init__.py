@@ -5,7 +5,8 @@ vectors, versions of the log. Owns: Delta's log and its actions, file names, fsy
 interprets rows, or decides which rows to write.
 
     log             the transaction log: reading and writing versions
-    checkpointfiles finding and reading checkpoints
+    protocol        what features of a table demand of a writer
+    versions        reading any version; checkpoints
     fields          a column's PostgreSQL type in a schema's metadata
     schema          types of a schema, and their names in Spark's DDL
     schemachange    the metadata of a table whose columns change

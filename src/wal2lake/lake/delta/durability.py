@@ -103,16 +103,6 @@ def settle_commit(
     _sync_all([log, table])
 
 
-def settle_checkpoint(store: Store | None, version: int) -> None:
-    """Make a checkpoint durable that was written after its version's commit."""
-    if not isinstance(store, LocalStore):
-        return
-    log = store.root / "_delta_log"
-    _sync_all(_with_checksums(log.glob(f"{version:020}.checkpoint*")))
-    _sync_all([*_pointer(log), *_sidecars(log)])
-    _sync_all([log])
-
-
 def _pointer(log: Path) -> list[Path]:
     """Return the file that names the newest checkpoint, with its companion; empty if there is
     none."""

@@ -30,13 +30,10 @@ from wal2lake.lake.delta.fields import (
     metadata_of,
 )
 from wal2lake.lake.delta.log.place import Object
+from wal2lake.lake.delta.protocol.features import Protocol, writer_features
+from wal2lake.lake.delta.protocol.upgrade import ID, MODE, MOST_ID, PHYSICAL_NAME
 from wal2lake.lake.delta.schema import json_of
 from wal2lake.lake.port import NextField, TableState, can_cluster
-
-ID: Final = "delta.columnMapping.id"
-PHYSICAL_NAME: Final = "delta.columnMapping.physicalName"
-MODE: Final = "delta.columnMapping.mode"
-MOST_ID: Final = "delta.columnMapping.maxColumnId"
 
 UNSAFE_IN_NAMES: Final = frozenset(" ,;{}()\n\t=")
 """Delta refuses these characters in a column's name unless column mapping is on."""
@@ -64,9 +61,9 @@ _FEATURES: Final = {"timestamp_ntz": "timestampNtz", "variant": "variantType"}
 """The feature that a table's protocol must name for a column of the type."""
 
 
-def missing_features(protocol: Object, fields: Sequence[NextField]) -> list[str]:
+def missing_features(protocol: Protocol, fields: Sequence[NextField]) -> list[str]:
     """Return the Delta features that a table still lacks for its new columns."""
-    present = protocol.get("writerFeatures") or ()
+    present = writer_features(protocol)
     needed = {
         feature
         for column in fields

@@ -1,37 +1,30 @@
-"""Reads the durations of Delta's table properties. Pure.
+"""Reads the durations of a table's properties that retention keeps to. Pure.
 
-In: ``interval 7 days``, ``30 days``, ``interval 1 week 12 hours``. Out: seconds. Months and years
-have no fixed length; Delta refuses them, too.
-
-Source: DeltaConfigs.parseCalendarInterval.
+In: a table's properties. Out: seconds, or an error that leaves the table alone.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from typing import Final
 
+from wal2lake.lake.delta.protocol.durations import (
+    CLEANS_LOG,
+    CURSORS,
+    FILES,
+    LOG_DEFAULT_SECONDS,
+    LOG_FILES,
+    seconds_of,
+)
 from wal2lake.lake.retention.tablelog import UnreadableLog
 
-FILES: Final = "delta.deletedFileRetentionDuration"
-LOG_FILES: Final = "delta.logRetentionDuration"
-CLEANS_LOG: Final = "delta.enableExpiredLogCleanup"
-CURSORS: Final = "delta.setTransactionRetentionDuration"
-
-LOG_DEFAULT_SECONDS: Final = 30 * 86_400.0
-"""How long Delta itself keeps the log of a table without the property."""
-
-_UNITS: Final[Mapping[str, float]] = {
-    "week": 604_800.0,
-    "day": 86_400.0,
-    "hour": 3_600.0,
-    "minute": 60.0,
-    "second": 1.0,
-    "millisecond": 0.001,
-    "microsecond": 0.000_001,
-}
-_PART: Final = re.compile(r"\s*(-?[0-9]+(?:\.[0-9]+)?)\s+([a-z]+?)s?(?=\s|$)")
+__all__ = [
+    "CLEANS_LOG",
+    "CURSORS",
+    "FILES",
+    "LOG_DEFAULT_SECONDS",
+    "LOG_FILES",
+    "stated_seconds",
+]
 
 
 def stated_seconds(properties: Mapping[str, str], name: str) -> float | None:
@@ -40,16 +33,11 @@ def stated_seconds(properties: Mapping[str, str], name: str) -> float | None:
     text = properties.get(name)
     if text is None:
         return None
-    rest = re.sub(r"^\s*interval\b", "", text.lower()).strip()
-    seconds, at = 0.0, 0
-    while at < len(rest):
-        part = _PART.match(rest, at)
-        if part is None or part[2] not in _UNITS:
-            raise UnreadableLog(
-                f'property "{name}" has the value "{text}", which is no duration',
-                sqlstate="22023",
-                hint="Write it as in 'interval 7 days'.",
-            )
-        seconds += float(part[1]) * _UNITS[part[2]]
-        at = part.end()
+    seconds = seconds_of(text)
+    if seconds is None:
+        raise UnreadableLog(
+            f'property "{name}" has the value "{text}", which is no duration',
+            sqlstate="22023",
+            hint="Write it as in 'interval 7 days'.",
+        )
     return seconds

@@ -27,46 +27,24 @@ from urllib.parse import unquote, urlsplit
 import pyarrow as pa
 
 from wal2lake.errors import StorageError
-from wal2lake.lake.delta.checkpointfiles import (
+from wal2lake.lake.delta.durability import actions_of, vector_file
+from wal2lake.lake.delta.protocol.features import KNOWN
+from wal2lake.lake.delta.versions.checkpointfiles import (
     Checkpoint,
     Wanted,
     complete_checkpoints,
     read_checkpoint,
 )
-from wal2lake.lake.delta.durability import actions_of, vector_file
-from wal2lake.lake.store import local_path
+from wal2lake.lake.store import LocalStore, local_path
 
 LOG: Final = "_delta_log"
 
 LIVE: Final = 2**63 - 1
 """The last version that needs a file of the newest one."""
 
-FEATURES: Final = frozenset(
-    {
-        "allowColumnDefaults",
-        "appendOnly",
-        "changeDataFeed",
-        "checkConstraints",
-        "clustering",
-        "columnMapping",
-        "deletionVectors",
-        "domainMetadata",
-        "generatedColumns",
-        "identityColumns",
-        "inCommitTimestamp",
-        "invariants",
-        "rowTracking",
-        "timestampNtz",
-        "typeWidening",
-        "typeWidening-preview",
-        "v2Checkpoint",
-        "vacuumProtocolCheck",
-        "variantShredding-preview",
-        "variantType",
-        "variantType-preview",
-    }
-)
-"""Delta's features under which the log names every file that a version needs."""
+FEATURES: Final = KNOWN - {"checkpointProtection"}
+"""Delta's features under which the log names every file that a version needs, and may get
+shorter."""
 
 _COMMIT: Final = re.compile(r"([0-9]{20})\.json")
 _POINTER: Final = re.compile(r'"version"\s*:\s*([0-9]+)')
@@ -376,7 +354,7 @@ def _read_checkpoint(
     log: TableLog, checkpoint: Checkpoint, history: History, replay: _Replay
 ) -> None:
     try:
-        for action in read_checkpoint(log.root, checkpoint, _WANTED):
+        for action in read_checkpoint(LocalStore(log.root), checkpoint, _WANTED):
             if "protocol" in action:
                 history.protocol = action["protocol"]
             elif "metaData" in action:
@@ -388,7 +366,7 @@ def _read_checkpoint(
                 below = name_below(history.root, action["remove"]["path"])
                 if below is not None:
                     history.gone.add(below)
-    except (OSError, ValueError, pa.ArrowException) as error:
+    except (StorageError, OSError, ValueError, pa.ArrowException) as error:
         names = ", ".join(checkpoint.names)
         raise UnreadableLog(
             f'could not read checkpoint "{log.root / LOG / names}"', sqlstate="58030"
@@ -409,12 +387,19 @@ def has_cursors(log: TableLog, version: int) -> bool:
         found = {
             (str(token["appId"]), int(token["version"]))
             for action in read_checkpoint(
-                log.root, log.checkpoints[version], {"txn": None}
+                LocalStore(log.root), log.checkpoints[version], {"txn": None}
             )
             if "txn" in action
             for token in (action["txn"],)
         }
-    except (OSError, ValueError, KeyError, TypeError, pa.ArrowException):
+    except (
+        StorageError,
+        OSError,
+        ValueError,
+        KeyError,
+        TypeError,
+        pa.ArrowException,
+    ):
         return False
     return expected <= found
 

@@ -2,7 +2,9 @@
 
 In: keys, bytes. Out: files. A file is written under a temporary name, fsynced, and then gets its
 name: by link(2), which fails if the name exists, or by rename(2), which replaces. link(2) is the
-mutual exclusion that Delta's protocol requires of the writers of a version.
+mutual exclusion that Delta's protocol requires of the writers of a version. A file system without
+hard links gets a look and a rename, as Delta's own commits do everywhere: writers of one process
+exclude each other by a lock, those of others do not.
 
 A temporary name begins with a dot and ends with 32 hexadecimal digits and ``.tmp``;
 ``delta.durability`` removes those that a crash has left.
@@ -24,7 +26,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from wal2lake.errors import StorageError
-from wal2lake.lake.store.errors import MissingFileError, NoPutIfAbsent, storage_error
+from wal2lake.lake.store.errors import MissingFileError, storage_error
 from wal2lake.lake.store.port import Range, Stamp, WrittenFile
 
 _NO_LINKS: Final = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS})
@@ -56,14 +58,10 @@ class LocalStore:
         """Create a file by link(2)."""
         path = self.root / key
         try:
-            return _place(path, content, os.link, durable=durable)
+            return _place(path, content, _take_name, durable=durable)
         except FileExistsError:
             return None
         except OSError as error:
-            if error.errno in _NO_LINKS:
-                raise NoPutIfAbsent(
-                    f'could not create file "{path}": the file system has no hard links'
-                ) from error
             raise storage_error("write to file", path, error) from error
 
     def put(self, key: str, content: bytes, *, durable: bool = True) -> Stamp:
@@ -73,6 +71,14 @@ class LocalStore:
             return _place(path, content, os.replace, durable=durable)
         except OSError as error:
             raise storage_error("write to file", path, error) from error
+
+    def open_reader(self, key: str) -> Any:
+        """Open a file."""
+        path = self.root / key
+        try:
+            return pa.OSFile(str(path), "rb")
+        except OSError as error:
+            raise _read_error(path, error) from error
 
     def open_writer(self, key: str) -> LocalWriter:
         """Open a file under its final name."""
@@ -247,6 +253,18 @@ def _place(
         with suppress(FileNotFoundError):
             written.unlink()
     return _stamp_of(status)
+
+
+def _take_name(written: Path, path: Path) -> None:
+    """Give a file a name that must be free; FileExistsError if it is not."""
+    try:
+        os.link(written, path)
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        if path.exists():
+            raise FileExistsError(errno.EEXIST, "file exists", str(path)) from error
+        written.rename(path)
 
 
 def _stamp_of(status: os.stat_result) -> Stamp:

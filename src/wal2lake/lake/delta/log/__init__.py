@@ -1,10 +1,9 @@
-"""Reads and writes Delta's log as files, without Delta.
+"""Reads and writes the files of Delta's log, without Delta.
 
-Takes: a table's directory on this machine, actions. Gives: the newest version's state, and the
+Takes: a table's store, actions. Gives: versions as their checksum files describe them, and the
 next version with its checksum; a commit's file is complete as soon as it has its name. Owns: the
-text of a commit and of a checksum file. Never: decides what to commit, or resolves a conflict;
-Delta writes every version that is not plain (``commit.is_ours_to_write``).
+text of a commit and of a checksum file. Never: decides what to commit, or resolves a conflict.
 
-Modules: ``firstversion``, ``version``, ``earlier``, ``commit``, ``checkpoints``, ``checksum``,
-``clustering``, ``known``, ``place``, ``background``.
+Modules: ``firstversion``, ``version``, ``commit``, ``checkpoints``, ``checksum``, ``clustering``,
+``place``, ``background``.
 """

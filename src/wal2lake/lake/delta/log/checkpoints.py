@@ -6,16 +6,15 @@ No commit needs a checkpoint: it saves readers the commits below it. So checkpoi
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
-from wal2lake.lake.delta.log.version import Version
-
 INTERVAL: Final = "delta.checkpointInterval"
+POLICY: Final = "delta.checkpointPolicy"
 _DEFAULT_INTERVAL: Final = 10
 
 
-def is_due(version: Version) -> bool:
-    """Whether the version is one of those that get a checkpoint."""
-    state = version.state
-    interval = int(state.properties.get(INTERVAL, _DEFAULT_INTERVAL))
-    return state.version % interval == 0
+def is_due(version: int, properties: Mapping[str, str]) -> bool:
+    """Whether the version of a table with these properties is one of those that get a
+    checkpoint."""
+    return version % int(properties.get(INTERVAL, _DEFAULT_INTERVAL)) == 0

@@ -32,14 +32,6 @@ _WORD: Final = re.compile("[a-zA-Z_][a-zA-Z0-9_]*")
 _PHYSICAL_NAME: Final = "delta.columnMapping.physicalName"
 
 
-def is_only_domain(domains: object) -> bool:
-    """Whether there is no domain but the clustering's. Every other domain belongs to its owner,
-    and only Delta can carry it on."""
-    return isinstance(domains, list) and all(
-        domain["domain"] == _DOMAIN and not domain["removed"] for domain in domains
-    )
-
-
 def clustering_columns(domains: Iterable[Object], metadata: Object) -> tuple[str, ...]:
     """Return the columns by which the version is clustered; none if it is not, or by parts of a
     column."""

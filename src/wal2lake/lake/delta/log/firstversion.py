@@ -1,7 +1,7 @@
 """Writes version 0 of a table, as Delta writes it for a table without rows.
 
-In: the metadata and the protocol that Delta's transaction has prepared. Out: the lines of the
-commit and of its checksum file, and both in the table's store.
+In: the metadata and the protocol of the new table. Out: the lines of the commit and of its
+checksum file, and both in the table's store.
 
 Why not Delta's own commit. After writing the two lines it reads the new table back with two Spark
 jobs, to find that it is empty. That took a third of a second a table, most of the time of CREATE
@@ -9,23 +9,19 @@ SUBSCRIPTION. There is nothing to conflict with either: a second writer finds th
 exists. The checksum has everything from which Delta derives the next version's; if anything were
 missing, the first commit would read the table back instead.
 
-Called by ``spark.delta.deltatables``. Sources: Delta transaction log protocol, "Commit Provenance
-Information" and "Version Checksum File"; delta-spark 4.4 Checksum.scala.
+Called by ``spark.delta.creation`` and by ``spark.branch.branches``. Sources: Delta transaction log
+protocol, "Commit Provenance Information" and "Version Checksum File"; delta-spark 4.4
+Checksum.scala.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Final
 
 from wal2lake.errors import DuplicateObjectError
-from wal2lake.lake.delta.log.clustering import (
-    FEATURE,
-    clustering_columns,
-    references,
-)
+from wal2lake.lake.delta.log.clustering import clustering_columns, references
 from wal2lake.lake.delta.log.place import (
     LOG,
     Object,
@@ -36,37 +32,18 @@ from wal2lake.lake.delta.log.place import (
 )
 from wal2lake.lake.store import Store
 
-FEATURES: Final = frozenset(
-    {
-        "appendOnly",
-        FEATURE,
-        "columnMapping",
-        "deletionVectors",
-        "domainMetadata",
-        "invariants",
-        "timestampNtz",
-        "variantType",
-    }
-)
-"""Delta's features that version 0 only has to name in the protocol; clustering also needs its
-columns."""
-
-
-def is_plain(protocol: Object) -> bool:
-    """Whether this module can write version 0 of a table with that protocol."""
-    features = {
-        *protocol.get("readerFeatures", ()),
-        *protocol.get("writerFeatures", ()),
-    }
-    return features <= FEATURES
+OWN_TIMES: Final = "delta.enableInCommitTimestamps"
+"""Property of a table whose commits state their own times."""
 
 
 def commit_lines(
     metadata: Object, protocol: Object, txn_id: str, domains: Sequence[Object] = ()
 ) -> list[str]:
     """Return the lines that CREATE TABLE commits; ``domains``: ``domainMetadata`` actions."""
+    own_time = own_time_of(metadata)
     clustering = references(clustering_columns(domains, metadata))
     info = {
+        **({} if own_time is None else {"inCommitTimestamp": own_time}),
         "timestamp": metadata["createdTime"],
         "operation": "CREATE TABLE",
         "operationParameters": {
@@ -90,6 +67,14 @@ def commit_lines(
     return [dump(action) for action in actions]
 
 
+def own_time_of(metadata: Object) -> int | None:
+    """Return the time that the commit of version 0 states as its own; None if the table's commits
+    have none."""
+    if metadata["configuration"].get(OWN_TIMES, "").lower() != "true":
+        return None
+    return int(metadata["createdTime"])
+
+
 def write_first(store: Store, commit: Sequence[str], checksum: str) -> None:
     """Create the table's folder and write both files below it; on a file system they are not yet
     durable.
@@ -104,48 +89,3 @@ def write_first(store: Store, commit: Sequence[str], checksum: str) -> None:
             f'there is a Delta table at "{store.location}" already', sqlstate="42P07"
         )
     store.put(checksum_key(0), content_of([checksum]), durable=False)
-
-
-@dataclass(frozen=True, slots=True)
-class TableKind:
-    """The properties of a new table on which Delta's decisions depend."""
-
-    settings: int
-    """A hash of the session's settings."""
-    types: frozenset[str]
-    """The columns' types without precisions and lengths."""
-    properties: frozenset[tuple[str, str]]
-    """The properties that Delta defines."""
-
-
-@dataclass(frozen=True, slots=True)
-class Model:
-    """Delta's decisions about a kind of table."""
-
-    added: Mapping[str, str]
-    """Properties that the session's settings add."""
-    protocol: Object
-
-    @classmethod
-    def of(cls, requested: Object, prepared: Object, protocol: Object) -> Model | None:
-        """Build a model from what Delta made of one table's metadata.
-
-        None if Delta did more than add properties (a column mapping has names of its own for each
-        table).
-        """
-        added = dict(prepared["configuration"])
-        for name in requested["configuration"]:
-            added.pop(name, None)
-        model = cls(added, protocol)
-        same = _with_schema(model.applied_to(requested)) == _with_schema(prepared)
-        return model if same else None
-
-    def applied_to(self, requested: Object) -> dict[str, Any]:
-        """Return the metadata of another table of the kind."""
-        configuration = {**requested["configuration"], **self.added}
-        return {**requested, "configuration": configuration}
-
-
-def _with_schema(metadata: Object) -> dict[str, Any]:
-    """Parse the schema's text, which Delta rewrites with its keys in another order."""
-    return {**metadata, "schemaString": json.loads(metadata["schemaString"])}

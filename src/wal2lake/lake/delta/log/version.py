@@ -3,13 +3,13 @@
 In: a table's store. Out: a ``Version``: its state, and the parts from which the next
 version's commit and checksum are made. It is read from the commit's checksum file, in which Delta
 and ``commit`` keep all of that. If there is none (a foreign writer's commit, a torn file), the
-result is None and the caller asks Delta.
+result is None and the caller replays the log (``versions.replay``).
 
 A version that was read stays the newest as long as its commit is the same file and the next
 commit does not exist: two looks at the store.
 
-Called by ``spark.delta.deltatables``. Sources: Delta transaction log protocol, "Delta Log Entries"
-(versions are contiguous), "Version Checksum File".
+Called by ``versions``. Sources: Delta transaction log protocol, "Delta Log Entries" (versions are
+contiguous), "Version Checksum File".
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ from typing import Any, Final
 from wal2lake.errors import StorageError
 from wal2lake.lake.delta.durability import actions_of
 from wal2lake.lake.delta.fields import read_field
-from wal2lake.lake.delta.log.checksum import Bins
-from wal2lake.lake.delta.log.clustering import clustering_columns, is_only_domain
+from wal2lake.lake.delta.log.checksum import CURSORS_END, Totals
+from wal2lake.lake.delta.log.clustering import clustering_columns
 from wal2lake.lake.delta.log.place import LOG, Object, checksum_key, commit_key
+from wal2lake.lake.delta.protocol.features import writer_features
 from wal2lake.lake.port import PhysicalField, TableSize, TableState
 from wal2lake.lake.store import MissingFileError, Stamp, Store
 from wal2lake.lake.tablefiles import DataFile
@@ -47,12 +48,22 @@ class Version:
     """``txn`` actions in force."""
     domains: tuple[Object, ...]
     """``domainMetadata`` actions in force."""
-    bins: Bins | None
-    """None if its checksum lacks something that ``checksum_line`` would write."""
+    totals: Totals
+    """Numbers of its files."""
     stamp: Stamp
     """Stamp of the version's commit."""
-    size: TableSize | None = None
-    """Size from the checksum; None: this process wrote the version, and has its files."""
+    committed_ms: int | None = None
+    """The commit's own time (``inCommitTimestamp``); None if it has none."""
+
+    @property
+    def size(self) -> TableSize:
+        """The size of the version."""
+        return TableSize(
+            self.state.version,
+            self.totals.files,
+            self.totals.size,
+            self.totals.vectors,
+        )
 
 
 def is_newest(store: Store, version: Version) -> bool:
@@ -66,12 +77,18 @@ def is_newest(store: Store, version: Version) -> bool:
 def read_newest(
     location: str, store: Store
 ) -> tuple[Version, dict[str, DataFile] | None] | None:
-    """Read the newest version, and its files if they are listed; None: ask Delta."""
-    numbers = [int(name[:20]) for name in store.list_after(LOG) if _is_commit(name)]
-    if not numbers:
+    """Read the newest version, and its files if they are listed; None: no checksum tells."""
+    number = newest_number(store)
+    if number is None:
         return None
-    summed = read_version(location, store, max(numbers))
+    summed = read_version(location, store, number)
     return None if summed is None else (summed.version, summed.files)
+
+
+def newest_number(store: Store) -> int | None:
+    """Return the number of the newest commit; None if there is no log."""
+    names = filter(_is_commit, store.list_after(LOG))
+    return max((int(name[:20]) for name in names), default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,18 +115,27 @@ def read_version(location: str, store: Store, number: int) -> Summed | None:
         if info["txnId"] != summed["txnId"]:
             # The checksum belongs to an undone commit of the same version.
             return None
-        version = _version(location, number, summed, stamp)
+        version = _version(
+            location, number, summed, stamp, info.get("inCommitTimestamp")
+        )
+        if version is None:
+            return None
         count, size = int(summed["numFiles"]), int(summed["tableSizeBytes"])
         listed = summed.get("allFiles", [] if count == 0 else None)
         files = None
         if listed is not None:
-            files = {file.key: file for file in map(DataFile, listed)}
+            files = {file.key: file for file in map(_file, listed)}
     except (StorageError, ValueError, KeyError, TypeError):
-        # Also a checksum that this user may not read: Delta derives it anew.
+        # Also a checksum that this user may not read: the log is replayed.
         return None
     if files is not None and len(files) != count:
         files = None
     return Summed(version, files, count, size)
+
+
+def _file(listed: Object) -> DataFile:
+    """Return a file as the log has it, without nulls."""
+    return DataFile({name: one for name, one in listed.items() if one is not None})
 
 
 def _first_line(store: Store, key: str) -> bytes:
@@ -132,34 +158,35 @@ def _is_commit(name: str) -> bool:
 
 
 def _version(
-    location: str, number: int, summed: Mapping[str, Any], stamp: Stamp
-) -> Version:
+    location: str,
+    number: int,
+    summed: Mapping[str, Any],
+    stamp: Stamp,
+    committed_ms: int | None,
+) -> Version | None:
+    """Return the version; None if the checksum lacks something."""
+    metadata, protocol = summed["metadata"], summed["protocol"]
+    if CURSORS_END in metadata["configuration"] and "setTransactions" not in summed:
+        return None
     transactions = tuple(summed["setTransactions"])
     cursors = {str(token["appId"]): int(token["version"]) for token in transactions}
-    domains, bins = summed.get("domainMetadata"), None
-    if (
-        is_only_domain(domains)
-        and "fileSizeHistogram" in summed
-        and "deletedRecordCountsHistogramOpt" in summed
-    ):
-        deleted = summed["deletedRecordCountsHistogramOpt"]["deletedRecordCounts"]
-        bounds = summed["fileSizeHistogram"]["sortedBinBoundaries"]
-        bins = Bins(tuple(bounds), len(deleted))
-    metadata, in_force = summed["metadata"], tuple(domains or ())
+    if "domainMetadata" in writer_features(protocol):
+        listed = summed["domainMetadata"]
+    else:
+        listed = summed.get("domainMetadata") or ()
+    domains = tuple(domain for domain in listed if not domain["removed"])
+    totals = Totals.read(summed, protocol)
+    if totals is None:
+        return None
     return Version(
-        state_of(location, metadata, number, cursors, in_force),
+        state_of(location, metadata, number, cursors, domains),
         metadata,
-        summed["protocol"],
+        protocol,
         transactions,
-        in_force,
-        bins,
+        domains,
+        totals,
         stamp,
-        TableSize(
-            number,
-            int(summed["numFiles"]),
-            int(summed["tableSizeBytes"]),
-            summed.get("numDeletionVectorsOpt"),
-        ),
+        committed_ms,
     )
 
 

@@ -4,10 +4,10 @@ Comes in: a table, a version of it, a place. Goes out: a Delta table there that 
 version's files and takes any statement of Spark's. Called by transactions of the front door, and
 by ``merge``.
 
-A branch of a plain table on this machine is written here in two milliseconds: its files are known,
-and its checksum file saves Delta from reading them. The files of an earlier version are those that
-its checksum lists; so a transaction need not wait while a batch is committed to its tables and is
-not visible yet. Every other branch is Delta's own shallow clone, with all of the table's features.
+A branch of a table on this machine is written here in two milliseconds: its files are known, and
+its checksum file saves Delta from reading them. It has all of the table's features, and may begin
+with an earlier version; so a transaction need not wait while a batch is committed to its tables and
+is not visible yet. The branch of a table elsewhere is Delta's own shallow clone.
 
 A branch is not synced, because it ends with its process. The files that a commit takes from it
 are.
@@ -23,7 +23,7 @@ import shutil
 import threading
 import uuid
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -34,9 +34,14 @@ from wal2lake.errors import StorageError, Wal2LakeError
 from wal2lake.lake.branch.netchange import BranchChange, in_branch, net_change
 from wal2lake.lake.delta.durability import settle_files
 from wal2lake.lake.delta.log.checksum import checksum_line
-from wal2lake.lake.delta.log.firstversion import commit_lines, is_plain, write_first
+from wal2lake.lake.delta.log.firstversion import (
+    commit_lines,
+    own_time_of,
+    write_first,
+)
 from wal2lake.lake.delta.log.place import dump
-from wal2lake.lake.delta.log.version import Version, read_version
+from wal2lake.lake.delta.protocol.features import refuse_unknown
+from wal2lake.lake.delta.protocol.newtables import as_new
 from wal2lake.lake.origins import COLUMNS, with_marks
 from wal2lake.lake.partitions import instants
 from wal2lake.lake.port import TableState
@@ -156,17 +161,14 @@ class Branches:
 
     def _write(self, state: TableState, base: int, place: str, *, marked: bool) -> bool:
         """Write version 0, with the files of version ``base``; False if Delta must do it."""
-        root, target = local_path(state.location), local_path(place)
-        if root is None or target is None:
-            return False
-        listed = self._files_of(state, root, base)
-        if listed is None:
+        target = local_path(place)
+        listed = self._tables.listed(state, base)
+        if listed is None or target is None:
             return False
         version, files = listed
-        if version.bins is None or not is_plain(version.protocol):
-            return False
+        refuse_unknown(state.location, version.protocol)
         adds = [in_branch(file.action, state.location) for file in files]
-        metadata = {**version.metadata, "id": str(uuid.uuid4())}
+        metadata = as_new({**version.metadata, "id": str(uuid.uuid4())})
         if marked:
             metadata = with_marks(metadata)
         txn_id = str(uuid.uuid4())
@@ -178,30 +180,13 @@ class Branches:
             metadata,
             version.protocol,
             txn_id,
+            version.totals,
             domains=version.domains,
             files=[DataFile(add) for add in adds],
-            bins=version.bins,
+            committed_ms=own_time_of(metadata),
         )
         write_first(LocalStore(target), commit, checksum)
         return True
-
-    def _files_of(
-        self, state: TableState, root: Path, base: int
-    ) -> tuple[Version, Iterable[DataFile]] | None:
-        """Return a version and its files, with everything that its log holds about them."""
-        if base != state.version:
-            summed = read_version(state.location, LocalStore(root), base)
-            if (
-                summed is None
-                or summed.files is None
-                or summed.version.state.table_id != state.table_id
-            ):
-                return None
-            return summed.version, summed.files.values()
-        newest, files = self._tables.newest(state.location), self._tables.files(state)
-        if files is None or newest is None or newest.state.version != state.version:
-            return None
-        return newest, files
 
     def is_marked(self, branch: Branch) -> bool:
         """Whether the branch has ``origins.COLUMNS``."""

@@ -3,20 +3,15 @@
 Comes in: calls of ``port.TablePort``. Goes out: commits in the tables' own logs. Used by apply,
 tablesync, local and commands through the port.
 
-Why this way. A commit makes files visible that executors wrote with PyArrow. If the table is
-plain, then ``log`` writes the commit through the table's store; otherwise Delta's own
-OptimisticTransaction does, driven over py4j. Delta checks the protocol, the conflicts and the
-files' statistics exactly as for its own writes, and writes checksums and checkpoints. One commit
-carries the ``add`` actions, the removes of a replacement and the cursor (``txn``). Two reads are
-registered with the transaction and make it safe:
+Why this way. A commit makes files visible that executors wrote with PyArrow. ``log.commit`` writes
+it through the table's store: the ``add`` actions, the removes of a replacement and the cursor
+(``txn``), or another definition. A commit is based on the version that was read, which must be the
+newest; if another writer takes the next version's name first, then a commit that only adds files is
+tried again on top, and one that was made from the table's contents is a CommitConflict. So
+check-then-append has no gap between check and append.
 
-- the cursor (``readTxn``): a concurrent commit of the same application conflicts;
-- with ``read_version``, the whole table (``readWholeTable``): any concurrent change of
-  data conflicts, so check-then-append has no gap between check and append.
-
-Cursors and the schema are read from the version's checksum file, where Delta keeps them. Delta's
-own ``txnVersion`` reconstructs the table's state with Spark jobs, which takes a second instead of
-a millisecond; it is called only if the newest commit has no checksum file.
+Versions are read from their checksum files, or from the log (``delta.versions``). Delta's own code
+reads and writes tables in storages that ``lake.store`` does not know.
 
 In the table's history the operation is STREAMING UPDATE, its query id and epoch are the cursor's,
 and the user metadata is the ``operation`` that the caller passed.
@@ -25,8 +20,7 @@ Durability: ``durability.py`` syncs the files before the commit, and the commit 
 are synced without gaps. The first time that a process touches a table it syncs the last
 ``LOOK_BACK`` versions, because its predecessor may have been killed between commit and sync.
 
-Sources: Delta transaction log protocol; delta-spark 4.4 OptimisticTransaction.scala,
-ConflictChecker.scala, DeltaOperations.scala.
+Sources: Delta transaction log protocol; delta-spark 4.4 ConflictChecker.scala.
 """
 
 from __future__ import annotations
@@ -36,32 +30,26 @@ import threading
 import time
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
-from pathlib import Path
 from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
-from wal2lake.errors import DuplicateObjectError, StorageError
+from wal2lake.errors import (
+    DuplicateObjectError,
+    StorageError,
+    UndefinedObjectError,
+)
 from wal2lake.lake.delta.durability import (
     discard_torn_commits,
-    settle_checkpoint,
     settle_commit,
     settle_created,
     settle_files,
 )
-from wal2lake.lake.delta.fit import check_files
 from wal2lake.lake.delta.log.background import BackgroundWork, LeavesTables
 from wal2lake.lake.delta.log.checkpoints import is_due
-from wal2lake.lake.delta.log.commit import (
-    Change,
-    after_metadata,
-    is_ours_to_write,
-    write_next,
-)
-from wal2lake.lake.delta.log.earlier import earlier, is_plainly_read
-from wal2lake.lake.delta.log.known import LISTED_FILES, KnownVersions, stamp
+from wal2lake.lake.delta.log.commit import Change, NextVersion, write_next
 from wal2lake.lake.delta.log.place import Object, commit_key
 from wal2lake.lake.delta.log.version import (
     Version,
@@ -69,28 +57,41 @@ from wal2lake.lake.delta.log.version import (
     read_version,
     state_of,
 )
+from wal2lake.lake.delta.protocol.features import refuse_unknown
+from wal2lake.lake.delta.protocol.upgrade import with_features, with_mapping
 from wal2lake.lake.delta.schemachange import (
-    MODE,
     missing_features,
     needs_mapping,
     next_metadata,
     refuse_unless_plain,
 )
+from wal2lake.lake.delta.versions.checkpoints import write_checkpoint
+from wal2lake.lake.delta.versions.cleanup import clean_up
+from wal2lake.lake.delta.versions.earlier import earlier, is_plainly_read
+from wal2lake.lake.delta.versions.known import (
+    LISTED_FILES,
+    Files,
+    KnownVersions,
+    stamp,
+)
+from wal2lake.lake.delta.versions.replay import replay
 from wal2lake.lake.executors import Pool
 from wal2lake.lake.port import (
+    CommitConflict,
     Committed,
     Cursor,
     FieldSpec,
     NextField,
     TableSize,
     TableState,
-    expect_version,
 )
 from wal2lake.lake.spark.delta.creation import Creation
+from wal2lake.lake.spark.delta.elsewhere import Elsewhere
 from wal2lake.lake.spark.delta.jvm import DeltaJvm
+from wal2lake.lake.spark.delta.request import CommitRequest
 from wal2lake.lake.spark.delta.uniqueness import any_key_taken, any_key_twice
 from wal2lake.lake.spark.session import use_pool
-from wal2lake.lake.store import LocalStore, has_store, local_path, store_at
+from wal2lake.lake.store import LocalStore, Store, has_store, local_path, store_at
 from wal2lake.lake.tablefiles import AddedFile, DataFile, Replaced, add_action
 from wal2lake.observe import KeyedLocks, LockRank, OrderedLock, failpoint
 from wal2lake.pgtypes.spark_ddl import identifier
@@ -98,6 +99,13 @@ from wal2lake.pgtypes.spark_ddl import identifier
 LOOK_BACK: Final = 16
 """More versions than a table can have in flight when a process dies (one, or a few if foreign
 writers interleave). Syncing a version that is durable already costs microseconds."""
+
+_MOST_TRIES: Final = 100
+"""Most versions that other writers may take one after the other while files are appended; each
+try takes some milliseconds. A guess."""
+
+_MANIFEST: Final = "delta.compatibility.symlinkFormatManifest.enabled"
+"""Property of a table whose commits are followed by a list of its files."""
 
 BRANCHES_FOLDER: Final = "/_transactions/"
 """Part of the location of each branch, and of no other table's: a leading underscore of a schema's
@@ -112,9 +120,11 @@ class DeltaTables:
         self._delta = DeltaJvm(spark)
         self._synced: dict[str, int] = {}
         self._known = KnownVersions()
+        self._elsewhere = Elsewhere(spark, self._delta, self._known)
         self._creation = Creation(self._delta)
         self._checkpoints = BackgroundWork("write a checkpoint", self._checkpoint)
-        self._background: list[LeavesTables] = [self._checkpoints]
+        self._manifests = BackgroundWork("write a manifest", self._manifest)
+        self._background: list[LeavesTables] = [self._checkpoints, self._manifests]
         self._writing: KeyedLocks[str] = KeyedLocks(LockRank.TABLE)
         self._writing_branches: KeyedLocks[str] = KeyedLocks(LockRank.BRANCH)
         self._lock = threading.Lock()
@@ -173,11 +183,11 @@ class DeltaTables:
 
     def exists(self, location: str) -> bool:
         """Tell whether a table exists, as in TablePort."""
-        if self._known.newest(location) is not None:
-            return True
-        root = local_path(location)
-        if root is not None and not (root / "_delta_log").exists():
-            return False
+        if store_at(location) is not None:
+            try:
+                return self._known.newest(location) is not None
+            except UndefinedObjectError:
+                return False
         with self._delta.calling(location):
             pattern = self._delta.jvm.org.apache.hadoop.fs.Path(location, "_delta_log")
             files = pattern.getFileSystem(self._delta.hadoop_conf())
@@ -224,8 +234,7 @@ class DeltaTables:
         return self.state(location).version > version
 
     def newest(self, location: str) -> Version | None:
-        """Return the newest version of a local table, read from its log; None if Delta must be
-        asked."""
+        """Return the newest version; None if only Delta can read the table's store."""
         return self._known.newest(location)
 
     def size(self, location: str, known: int | None) -> TableSize | None:
@@ -255,46 +264,55 @@ class DeltaTables:
         store = store_at(location)
         if store is not None:
             return [read_actions(store, number) for number in range(first, last + 1)]
-        commits: list[list[dict[str, Any]]] = []
-        with self._delta.calling(location):
-            path = self._delta.jvm.org.apache.hadoop.fs.Path(location, "_delta_log")
-            store = self._delta.log(location).store()
-            for version in range(first, last + 1):
-                commit = self._delta.jvm.org.apache.hadoop.fs.Path(
-                    path, f"{version:020}.json"
-                )
-                if not commit.getFileSystem(self._delta.hadoop_conf()).exists(commit):
-                    commits.append([])
-                    continue
-                lines = store.read(commit, self._delta.hadoop_conf())
-                converters = self._delta.jvm.scala.jdk.javaapi.CollectionConverters
-                commits.append([json.loads(line) for line in converters.asJava(lines)])
-        return commits
+        return self._elsewhere.actions(location, first, last)
 
     def files(self, state: TableState) -> Sequence[DataFile] | None:
         """Return the live files, as in TablePort. No scan is needed for files that this object
         committed."""
-        location = state.location
-        self._known.newest(location)
+        store = store_at(state.location)
+        if store is not None:
+            listed = self._list(state, store)
+            return None if listed is None else list(listed.values())
+        listed = self._elsewhere.files(state)
+        return None if listed is None else list(listed.values())
+
+    def _list(self, state: TableState, store: Store) -> Files | None:
+        """Return the live files of the newest version; None if ``state`` is another one, or there
+        are too many."""
+        newest = self._known.newest(state.location)
         listed = self._known.files(state)
-        if listed is not None:
-            return list(listed.values())
-        commit = stamp(location, state.version)
-        with self._delta.calling(location):
-            snapshot = self._delta.existing(location)
-            if (snapshot.version(), snapshot.metadata().id()) != (
-                state.version,
-                state.table_id,
-            ):
-                return None
-            if snapshot.numOfFiles() > LISTED_FILES:
-                return None
-            live_files = [
-                DataFile(json.loads(action.json())["add"])
-                for action in snapshot.allFiles().collectAsList()
-            ]
-        self._known.list_files(state, commit, {file.key: file for file in live_files})
-        return live_files
+        if listed is not None or newest is None:
+            return listed
+        now = newest.state
+        if (now.version, now.table_id) != (state.version, state.table_id):
+            return None
+        if newest.size.files > LISTED_FILES:
+            return None
+        read_from = newest.stamp
+        files = replay(state.location, store, state.version).files
+        self._known.list_files(state, read_from, files)
+        return files
+
+    def listed(
+        self, state: TableState, number: int
+    ) -> tuple[Version, Sequence[DataFile]] | None:
+        """Return a version of the table, whose newest one is ``state``, and all of its files; None
+        if only Delta can read the table's store."""
+        store, newest = store_at(state.location), self._known.newest(state.location)
+        if store is None or newest is None:
+            return None
+        now = newest.state
+        if now.table_id == state.table_id and now.version >= number:
+            files = self._list(now, store)
+            if files is not None and now.version == number:
+                return newest, list(files.values())
+            if files is not None:
+                before = earlier(store, now, files.values(), number)
+                if before is not None:
+                    return before
+        replayed = replay(state.location, store, number)
+        version = replayed.version(state.location, store, number)
+        return version, list(replayed.files.values())
 
     def plainly_read(
         self, location: str, version: int | None
@@ -367,7 +385,7 @@ class DeltaTables:
         )
         failpoint("lake.files_synced")
         return self._commit(
-            _CommitRequest(
+            CommitRequest(
                 location,
                 local_path(location),
                 adds,
@@ -391,7 +409,7 @@ class DeltaTables:
     ) -> Committed:
         """Commit changes, as in TablePort."""
         return self._commit(
-            _CommitRequest(
+            CommitRequest(
                 location,
                 local_path(location),
                 (),
@@ -407,24 +425,39 @@ class DeltaTables:
     # ---- other columns ----------------------------------------------------------------
 
     def prepare_columns(self, location: str, fields: Sequence[NextField]) -> TableState:
-        """Prepare columns, as in TablePort. Delta assigns the physical names and ids."""
+        """Prepare columns, as in TablePort. Columns that are in files keep their names there."""
+        store = store_at(location)
         with self.writing(location):
+            if store is None:
+                self._elsewhere.prepare_columns(self.state(location), fields)
+            else:
+                while not self._prepare(store, self._newest(location), fields):
+                    continue
             state = self.state(location)
-            refuse_unless_plain(state, fields)
-            properties = {MODE: "name"} if needs_mapping(state, fields) else {}
-            protocol, _ = self._protocol_and_metadata(location)
-            for feature in missing_features(protocol, fields):
-                properties[f"delta.feature.{feature}"] = "supported"
-            if properties:
-                listed = ", ".join(f"'{k}' = '{v}'" for k, v in properties.items())
-                with self._delta.calling(location):
-                    self._spark.sql(
-                        f"ALTER TABLE delta.{identifier(location)}"
-                        f" SET TBLPROPERTIES ({listed})"
-                    )
-                state = self.state(location)
             self.sync(location, state.version)
             return state
+
+    def _prepare(
+        self, store: Store, newest: Version, fields: Sequence[NextField]
+    ) -> bool:
+        """Commit what the columns need beforehand, if anything; False if another writer was
+        faster."""
+        refuse_unless_plain(newest.state, fields)
+        features = missing_features(newest.protocol, fields)
+        metadata = None
+        if needs_mapping(newest.state, fields):
+            metadata = with_mapping(newest.metadata, is_new=False)
+            features = [*features, "columnMapping"]
+        if not features:
+            return True
+        commit = NextVersion(
+            (),
+            None,
+            "prepare columns",
+            metadata=metadata,
+            protocol=with_features(newest.protocol, features),
+        )
+        return self._write(store, newest, commit)
 
     def metadata(self, location: str, fields: Sequence[NextField]) -> Object:
         """Return metadata with these columns, as in TablePort."""
@@ -458,7 +491,7 @@ class DeltaTables:
     ) -> Committed:
         """Commit metadata, as in TablePort."""
         return self._commit(
-            _CommitRequest(
+            CommitRequest(
                 location,
                 local_path(location),
                 (),
@@ -472,12 +505,16 @@ class DeltaTables:
             )
         )
 
-    def _commit(self, request: _CommitRequest) -> Committed:
+    def _commit(self, request: CommitRequest) -> Committed:
         """Commit changes whose files are durable as the next version; the version is durable on
         return."""
         location = request.location
+        store = store_at(location)
         with self.writing(location):
-            committed = self._commit_directly(request) or self._commit_by_delta(request)
+            if store is None:
+                committed = self._elsewhere.commit(request)
+            else:
+                committed = self._commit_in(store, request)
         failpoint("lake.committed")
         self.sync(location, committed.version)
         failpoint("lake.commit_synced")
@@ -488,90 +525,75 @@ class DeltaTables:
         is_branch = BRANCHES_FOLDER in location
         return (self._writing_branches if is_branch else self._writing).of(location)
 
-    def _commit_directly(self, request: _CommitRequest) -> Committed | None:
-        """Write the next version with ``log.commit``; None if Delta must write it."""
-        location, store = request.location, store_at(request.location)
+    def _commit_in(self, store: Store, request: CommitRequest) -> Committed:
+        """Write the next version in the table's store."""
+        interlopers: tuple[int, ...] = ()
+        for _ in range(_MOST_TRIES):
+            newest = self._newest(request.location)
+            done = request.done_in(newest.state)
+            if done is not None:
+                return done
+            if self._write(store, newest, request.commit):
+                return Committed(newest.state.version + 1, interlopers=interlopers)
+            taken = newest.state.version + 1
+            if request.reads:
+                if not _is_only_cursor(read_actions(store, taken), request.cursor):
+                    break
+                request = replace(request, read_version=taken)
+                interlopers += (taken,)
+        raise CommitConflict(
+            "could not serialize access due to concurrent update",
+            detail=f'Another writer has committed to the table at "{request.location}".',
+        )
+
+    def _newest(self, location: str) -> Version:
+        """Return the newest version of a table in a known store, which this node can write."""
         newest = self._known.newest(location)
-        if store is None or newest is None or not is_ours_to_write(newest):
-            return None
-        if request.metadata is not None and not is_ours_to_write(
-            after_metadata(newest, request.metadata)
-        ):
-            # Only Delta can decide whether the table may have these columns.
-            return None
+        assert newest is not None
+        refuse_unknown(location, newest.protocol)
+        return newest
+
+    def _write(self, store: Store, newest: Version, commit: NextVersion) -> bool:
+        """Write the version above ``newest``; False if another writer was faster."""
         state = newest.state
         files = self._known.files(state)
-        if files is None:
-            return None
-        done = request.done_in(state)
-        if done is not None:
-            return done
+        if files is None and commit.replaces:
+            files = replay(state.location, store, state.version).files
         # Our commit is durable once it has its name, so the versions below it, which other
         # writers may have made, must be durable first.
-        self.sync(location, state.version)
-        written = write_next(
-            store,
-            newest,
-            files,
-            request.changes,
-            request.cursor,
-            reads=request.reads,
-            replaces=request.replaces,
-            operation=request.operation,
-            metadata=request.metadata,
-        )
+        self.sync(state.location, state.version)
+        written = write_next(store, newest, files, commit)
         if written is None:
-            # Another writer committed first: Delta decides whether that is a conflict.
-            return None
+            return False
         version = state.version + 1
         self._known.written(state, written)
         with self._lock:
-            if self._synced.get(location) == state.version:
-                self._synced[location] = version
-        if written.version is not None and is_due(written.version):
-            self._checkpoints.ask(location)
-        return Committed(version)
+            if self._synced.get(state.location) == state.version:
+                self._synced[state.location] = version
+        if is_due(version, newest.state.properties):
+            self._checkpoints.ask(state.location)
+        if state.properties.get(_MANIFEST, "").lower() == "true":
+            self._manifests.ask(state.location)
+        return True
 
     def _checkpoint(self, location: str) -> None:
-        """Let Delta write a checkpoint of the newest version; Delta may then clean up the log.
-        The checkpoint is durable on return."""
+        """Write a checkpoint of the newest version, and remove entries of the log that have
+        expired. The checkpoint is durable on return."""
+        store = store_at(location)
+        if store is None:
+            return
+        written = write_checkpoint(location, store)
+        if isinstance(store, LocalStore):
+            clean_up(store, written.version)
+
+    def _manifest(self, location: str) -> None:
+        """Let Delta write the list of files that readers without Delta use."""
         use_pool(self._spark, Pool.SYNC)
         with self._delta.calling(location):
-            snapshot = self._delta.existing(location)
-            none = self._delta.jvm.scala.Option.empty()
-            self._delta.log(location).checkpoint(snapshot, none)
-            version: int = snapshot.version()
-        settle_checkpoint(store_at(location), version)
-
-    def _commit_by_delta(self, request: _CommitRequest) -> Committed:
-        location, cursor = request.location, request.cursor
-        with self._delta.calling(location):
-            self._delta.existing(location)
-            transaction = self._delta.log(location).startTransaction()
-            transaction.readTxn().addOne(cursor.app_id)
-            state = self._delta.state_of(location, transaction.snapshot())
-            commit = stamp(location, state.version)
-            done = request.done_in(state)
-            if done is not None:
-                return done
-            if request.reads:
-                transaction.readWholeTable()
-            if request.metadata is not None:
-                changed = self._delta.action({"metaData": request.metadata})
-                transaction.updateMetadata(changed, False)
-            removes = transaction.filterFiles() if request.replaces else None
-            version: int = transaction.commit(
-                self._delta.actions(request.changes, cursor, removes),
-                self._delta.operation(cursor, request.replaces, request.operation),
+            self._spark.sql(
+                "GENERATE symlink_format_manifest FOR TABLE"
+                f" delta.{identifier(location)}"
             )
-        self._known.committed(
-            state, commit, version, request.changes, replaces=request.replaces
-        )
-        read = request.read_version
-        return Committed(
-            version,
-            interlopers=() if read is None else tuple(range(read + 1, version)),
-        )
 
     def sync(self, location: str, version: int) -> None:
         """Make a version durable, as in TablePort."""
@@ -604,43 +626,11 @@ class DeltaTables:
         self._known.forget(location)
 
 
-@dataclass(frozen=True, slots=True)
-class _CommitRequest:
-    """A commit to be made, with the arguments of ``commit_files``."""
-
-    location: str
-    root: Path | None
-    """The table's directory; None if it is not on this machine."""
-    adds: Sequence[AddedFile]
-    changes: Sequence[Change]
-    cursor: Cursor
-    read_version: int | None
-    replaces: bool
-    rearranges: bool
-    operation: str
-    metadata: Object | None = None
-    """Metadata of the next version; None if it does not change."""
-
-    @property
-    def reads(self) -> bool:
-        """Whether the changes were made from the table's contents."""
-        return self.read_version is not None or self.replaces
-
-    def done_in(self, state: TableState) -> Committed | None:
-        """Return the earlier commit if the table has the cursor already; None: commit on
-        ``state``.
-
-        Raises CommitConflict if the table has changed since ``read_version``, and the errors of
-        ``check_files``.
-        """
-        if self.root is not None:
-            check_files(state, self.adds, self.root)
-        committed = state.cursor(self.cursor.app_id)
-        if committed is not None:
-            # A rearrangement carries the table's present cursor and does not advance it.
-            ahead = committed - self.cursor.version
-            if ahead > 0 or (ahead == 0 and not self.rearranges):
-                return Committed(state.version, already_done=True)
-        if self.read_version is not None:
-            expect_version(self.location, self.read_version, state.version)
-        return None
+def _is_only_cursor(commit: Sequence[Change], cursor: Cursor) -> bool:
+    """Whether another application's commit changes nothing of the table but that application's own
+    cursor."""
+    return bool(commit) and all(
+        "commitInfo" in action
+        or ("txn" in action and action["txn"]["appId"] != cursor.app_id)
+        for action in commit
+    )

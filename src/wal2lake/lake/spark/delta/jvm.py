@@ -11,17 +11,18 @@ from __future__ import annotations
 import json
 import math
 import time as clock
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Any
 
 from pyspark.sql import SparkSession
 
-from wal2lake.errors import UndefinedObjectError
 from wal2lake.lake.delta.log.commit import Change
 from wal2lake.lake.delta.log.place import Object
 from wal2lake.lake.delta.log.version import state_of
+from wal2lake.lake.delta.protocol.newtables import DEFAULTS
+from wal2lake.lake.delta.versions.replay import no_table
 from wal2lake.lake.port import Cursor, TableState
 from wal2lake.lake.spark.errors import translated
 
@@ -33,13 +34,15 @@ class DeltaJvm:
         self._spark = spark
         # py4j's views are untyped; java, scala and Delta classes are all below it.
         self.jvm: Any = spark._jvm
-        conf = spark._jsparkSession.sessionState().conf()
-        self._settings: Any = conf.settings()
 
-    def settings_hash(self) -> int:
-        """Return a hash that changes when a setting of the session changes."""
-        value: int = self._settings.hashCode()
-        return value
+    def defaults(self) -> Mapping[str, str]:
+        """Return the session's settings that are properties of each new table."""
+        settings = self.from_java(self._spark._jsparkSession.conf().getAll())
+        return {
+            name: str(value)
+            for name, value in settings.items()
+            if name.startswith(DEFAULTS)
+        }
 
     def forget(self, location: str) -> None:
         """Drop Delta's cached snapshots of a table."""
@@ -76,14 +79,7 @@ class DeltaJvm:
         """Return the newest snapshot. UndefinedObjectError (42P01) if there is no table."""
         snapshot = self.snapshot(location)
         if snapshot.version() < 0:
-            raise UndefinedObjectError(
-                f'there is no Delta table at "{location}"',
-                sqlstate="42P01",
-                hint="Put the directory back. Or drop the table and make it anew; ALTER"
-                " SUBSCRIPTION ... REFRESH PUBLICATION makes and copies one of a"
-                ' subscription. If all tables have been moved, set "warehouse" of [spark]'
-                " in wal2lake.toml to where they are now, and restart the node.",
-            )
+            raise no_table(location)
         return snapshot
 
     def version_at(self, location: str, time: datetime) -> int | None:

@@ -18,11 +18,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from wal2lake.errors import Wal2LakeError
 from wal2lake.lake.delta.log.commit import Change, WrittenVersion, files_after
 from wal2lake.lake.delta.log.place import commit_key
 from wal2lake.lake.delta.log.version import Version, is_newest, read_newest
+from wal2lake.lake.delta.versions.replay import newest_of, replay
 from wal2lake.lake.port import TableSize, TableState
-from wal2lake.lake.store import Stamp, store_at
+from wal2lake.lake.store import Stamp, Store, store_at
 from wal2lake.lake.tablefiles import DataFile
 
 LISTED_FILES: Final = 10_000
@@ -55,7 +57,10 @@ class KnownVersions:
         self._listings: dict[str, _Listing] = {}
 
     def newest(self, location: str) -> Version | None:
-        """Return the newest version; None if Delta must be asked."""
+        """Return the newest version; None if only Delta can read the table's store.
+
+        UndefinedObjectError (42P01) if there is no table.
+        """
         store = store_at(location)
         if store is None:
             return None
@@ -63,12 +68,13 @@ class KnownVersions:
             cached = self._versions.get(location)
         if cached is not None and is_newest(store, cached):
             return cached
-        newest = read_newest(location, store)
-        with self._lock:
-            if newest is None:
+        try:
+            version, files = _read(location, store)
+        except Wal2LakeError:
+            with self._lock:
                 self._versions.pop(location, None)
-                return None
-            version, files = newest
+            raise
+        with self._lock:
             self._versions[location] = version
             state, listing = version.state, self._listings.get(location)
             if files is not None and (
@@ -140,15 +146,16 @@ class KnownVersions:
             self._forget(location)
             if version is not None:
                 self._versions[location] = version
-                self._keep(
-                    location,
-                    _Listing(
-                        before.table_id,
-                        version.state.version,
-                        version.stamp,
-                        written.files,
-                    ),
-                )
+                if written.files is not None:
+                    self._keep(
+                        location,
+                        _Listing(
+                            before.table_id,
+                            version.state.version,
+                            version.stamp,
+                            written.files,
+                        ),
+                    )
 
     def committed(
         self,
@@ -195,6 +202,16 @@ class KnownVersions:
         while held > KEPT_FILES:
             oldest = next(iter(self._listings))
             held -= len(self._listings.pop(oldest).files)
+
+
+def _read(location: str, store: Store) -> tuple[Version, Files | None]:
+    """Read the newest version, and its files if that costs nothing more."""
+    newest = read_newest(location, store)
+    if newest is not None:
+        return newest
+    number = newest_of(location, store)
+    replayed = replay(location, store, number)
+    return replayed.version(location, store, number), replayed.files
 
 
 def stamp(location: str, version: int) -> Stamp | None:

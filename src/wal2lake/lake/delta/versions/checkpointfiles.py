@@ -6,26 +6,32 @@ In: the names in a ``_delta_log``, a checkpoint. Out: its actions, as a commit's
     00000000000000000010.checkpoint.0000000001.0000000003.parquet  one of several parts
     00000000000000000010.checkpoint.<uuid>.json, .parquet          v2; files are in sidecars
 
-Called by ``retention.tablelog``. Source: Delta transaction log protocol, "Checkpoints",
-"Checkpoint Schema", "V2 Spec", "Sidecar File Information".
+A checkpoint may have a file's statistics as a struct alone; they become Delta's JSON again.
+
+Called by ``replay`` and ``retention.tablelog``. Source: Delta transaction log protocol,
+"Checkpoints", "Checkpoint Schema", "V2 Spec", "Sidecar File Information".
 """
 
 from __future__ import annotations
 
+import datetime
+import json
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from decimal import Decimal
 from typing import Any, Final
 from urllib.parse import unquote
 
 import pyarrow.parquet as pq
 
 from wal2lake.lake.delta.durability import actions_of
+from wal2lake.lake.delta.log.place import LOG
+from wal2lake.lake.store import Store
 
-LOG: Final = "_delta_log"
-SIDECARS: Final = "_sidecars"
+SIDECARS: Final = f"{LOG}/_sidecars"
+"""The folder of checkpoints' sidecars in a table's store."""
 
 _NAME: Final = re.compile(
     r"(?P<version>[0-9]{20})\.checkpoint"
@@ -33,16 +39,22 @@ _NAME: Final = re.compile(
     r"\.(?P<format>parquet|json)"
 )
 
-_MAPS: Final = frozenset({"partitionValues", "tags", "configuration", "options"})
+MAPS: Final = frozenset({"partitionValues", "tags", "configuration", "options"})
 """Names of objects in actions that are maps: any key, texts as values."""
 
 Wanted = Mapping[str, frozenset[str] | None]
 """Kinds of actions, and of each the fields; None: all of them."""
 
+ALL: Final[Wanted] = dict.fromkeys(
+    ("protocol", "metaData", "txn", "domainMetadata", "remove", "add")
+)
+"""Everything that a checkpoint says of a version."""
+
 _SIDECARS: Final[Wanted] = {"sidecar": None}
 
 _LEFT_OUT: Final = frozenset({"partitionValues_parsed", "stats_parsed"})
-"""Structs that repeat what is there as JSON, in the types of the table's columns."""
+
+_STRUCT: Final = "stats_parsed"
 
 Action = Mapping[str, Mapping[str, Any]]
 
@@ -76,31 +88,43 @@ def complete_checkpoints(names: Iterable[str]) -> list[Checkpoint]:
 
 
 def read_checkpoint(
-    root: Path, checkpoint: Checkpoint, wanted: Wanted
+    store: Store, checkpoint: Checkpoint, wanted: Wanted = ALL
 ) -> Iterator[Action]:
     """Yield the wanted actions of a checkpoint, with those in its sidecars; others may be among
-    them. OSError, ValueError or ArrowException if it cannot be read."""
-    log = root / LOG
-    for name in checkpoint.names:
-        path = log / name
-        if path.suffix == ".json":
-            actions: Iterable[Action] = actions_of(path.read_text(encoding="utf-8"))
+    them. StorageError, OSError, ValueError or ArrowException if it cannot be read."""
+    for action in _own_actions(store, checkpoint, wanted):
+        sidecar = action.get("sidecar")
+        if sidecar is None:
+            yield action
         else:
-            actions = _read_parquet(path, {**_SIDECARS, **wanted})
-        for action in actions:
-            sidecar = action.get("sidecar")
-            if sidecar is None:
-                yield action
-            else:
-                yield from _read_parquet(_sidecar(log, str(sidecar["path"])), wanted)
+            yield from _read_parquet(store, _sidecar(str(sidecar["path"])), wanted)
 
 
-def _sidecar(log: Path, path: str) -> Path:
-    return log / SIDECARS / unquote(path).rsplit("/", 1)[-1]
+def sidecars_of(store: Store, checkpoint: Checkpoint) -> Iterator[str]:
+    """Yield the keys of a checkpoint's sidecars. Errors as of ``read_checkpoint``."""
+    for action in _own_actions(store, checkpoint, {}):
+        if "sidecar" in action:
+            yield _sidecar(str(action["sidecar"]["path"]))
 
 
-def _read_parquet(path: Path, wanted: Wanted) -> Iterator[Action]:
-    with pq.ParquetFile(path) as file:
+def _own_actions(
+    store: Store, checkpoint: Checkpoint, wanted: Wanted
+) -> Iterator[Action]:
+    """Yield the wanted actions of a checkpoint's own files, and those that name sidecars."""
+    for name in checkpoint.names:
+        key = f"{LOG}/{name}"
+        if name.endswith(".json"):
+            yield from actions_of(store.read(key).decode())
+        else:
+            yield from _read_parquet(store, key, {**_SIDECARS, **wanted})
+
+
+def _sidecar(path: str) -> str:
+    return f"{SIDECARS}/{unquote(path).rsplit('/', 1)[-1]}"
+
+
+def _read_parquet(store: Store, key: str, wanted: Wanted) -> Iterator[Action]:
+    with store.open_reader(key) as source, pq.ParquetFile(source) as file:
         schema = file.schema_arrow
         columns, present = [], []
         for kind, fields in wanted.items():
@@ -109,10 +133,12 @@ def _read_parquet(path: Path, wanted: Wanted) -> Iterator[Action]:
                 continue
             present.append(kind)
             names = [child.name for child in schema.field(at).type]
+            struct = "stats" not in names and _STRUCT in names
             columns += [
                 f"{kind}.{name}"
                 for name in names
-                if name not in _LEFT_OUT and (fields is None or name in fields)
+                if (name not in _LEFT_OUT or (struct and name == _STRUCT))
+                and (fields is None or name in fields)
             ]
         for batch in file.iter_batches(columns=columns):
             for kind in present:
@@ -127,10 +153,44 @@ def _object(row: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in row.items():
         if value is None:
             continue
-        if name in _MAPS and not isinstance(value, str):
+        if name == _STRUCT:
+            result["stats"] = _stats_text(value)
+        elif name in MAPS and not isinstance(value, str):
             result[name] = dict(value)
         elif isinstance(value, dict):
             result[name] = _object(value)
         else:
             result[name] = value
     return result
+
+
+def _stats_text(stats: Mapping[str, Any]) -> str:
+    """Return statistics as Delta's JSON. Numbers keep all of their digits."""
+    return _json(stats) or "{}"
+
+
+def _json(value: Any) -> str | None:
+    """Return a value as JSON; None if there is none, or statistics have no such values."""
+    match value:
+        case None | bytes() | list():
+            return None
+        case dict():
+            items = ((name, _json(one)) for name, one in value.items())
+            return (
+                "{"
+                + ",".join(
+                    f"{json.dumps(name, ensure_ascii=False)}:{text}"
+                    for name, text in items
+                    if text is not None
+                )
+                + "}"
+            )
+        case Decimal():
+            return format(value, "f")
+        case datetime.datetime():
+            text = value.replace(tzinfo=None).isoformat(timespec="milliseconds")
+            return json.dumps(text + ("" if value.tzinfo is None else "Z"))
+        case datetime.date():
+            return json.dumps(value.isoformat())
+        case _:
+            return json.dumps(value, ensure_ascii=False)

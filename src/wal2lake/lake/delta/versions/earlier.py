@@ -17,9 +17,9 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from wal2lake.lake.delta.log.firstversion import FEATURES
 from wal2lake.lake.delta.log.place import Object
 from wal2lake.lake.delta.log.version import Version, read_actions, read_version
+from wal2lake.lake.delta.protocol.features import NAMING_READER, reader_features
 from wal2lake.lake.port import TableState
 from wal2lake.lake.store import Store
 from wal2lake.lake.tablefiles import DataFile
@@ -28,8 +28,17 @@ _MOST_COMMITS: Final = 200
 """Most commits that are undone, since each is a small file to read. Spark reads snapshots that
 are further behind."""
 
-_READER: Final = 3
-"""The last reader version of the protocol, which names features."""
+_READ: Final = frozenset(
+    {
+        "columnMapping",
+        "deletionVectors",
+        "timestampNtz",
+        "v2Checkpoint",
+        "vacuumProtocolCheck",
+        "variantType",
+    }
+)
+"""Features under which rows are what the Parquet files and the deletion vectors hold."""
 
 _MAPPING: Final = "delta.columnMapping.mode"
 
@@ -44,8 +53,8 @@ def is_plainly_read(version: Version) -> bool:
     physical names, and no value is padded."""
     protocol = version.protocol
     return (
-        int(protocol.get("minReaderVersion", 1)) <= _READER
-        and FEATURES.issuperset(protocol.get("readerFeatures") or ())
+        int(protocol["minReaderVersion"]) <= NAMING_READER
+        and reader_features(protocol) <= _READ
         # Mapping by id ignores the names in the files.
         and version.state.properties.get(_MAPPING, "none") in ("none", "name")
         and not _is_padded(version.metadata)

@@ -1,0 +1,162 @@
+"""Completes the definition of a new table: its properties, its protocol. Pure.
+
+In: the ``metaData`` that was asked for, the defaults of the session. Out: the metadata and the
+protocol of version 0. A property may ask for a feature (``delta.feature.X``), and then is not one
+of the table's.
+
+Called by ``spark.delta.creation``. Sources: Delta transaction log protocol, "Table Features for New
+and Existing Tables"; delta-spark 4.4 DeltaConfig.scala, TableFeature.scala.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from wal2lake.errors import UsageError
+from wal2lake.lake.delta.protocol.features import Protocol
+from wal2lake.lake.delta.protocol.upgrade import MODE, with_features, with_mapping
+
+DEFAULTS: Final = "spark.databricks.delta.properties.defaults."
+"""Prefix of the session's settings that are properties of each new table."""
+
+_LEAST: Final[Protocol] = {"minReaderVersion": 1, "minWriterVersion": 2}
+"""Protocol of a table that needs nothing."""
+
+_REQUEST: Final = "delta.feature."
+
+_VERSIONS: Final = ("delta.minReaderVersion", "delta.minWriterVersion")
+"""Properties that ask for versions; features say more."""
+
+_BY_PROPERTY: Final[Mapping[str, str]] = {
+    "delta.appendOnly": "appendOnly",
+    "delta.enableChangeDataFeed": "changeDataFeed",
+    "delta.enableDeletionVectors": "deletionVectors",
+    "delta.enableInCommitTimestamps": "inCommitTimestamp",
+    "delta.enableRowTracking": "rowTracking",
+    "delta.enableTypeWidening": "typeWidening",
+}
+"""Features of properties that are true."""
+
+_BY_TYPE: Final[Mapping[str, str]] = {
+    "timestamp_ntz": "timestampNtz",
+    "variant": "variantType",
+}
+"""Features of the types of columns."""
+
+_ROW_TRACKING: Final = "delta.enableRowTracking"
+_MATERIALIZED: Final[Mapping[str, str]] = {
+    "delta.rowTracking.materializedRowIdColumnName": "_row-id-col",
+    "delta.rowTracking.materializedRowCommitVersionColumnName": "_row-commit-version-col",
+}
+"""Columns of files in which Spark keeps the numbers of rows that it moves."""
+
+_OF_VERSIONS: Final = frozenset(
+    {
+        "delta.inCommitTimestampEnablementTimestamp",
+        "delta.inCommitTimestampEnablementVersion",
+        "delta.requireCheckpointProtectionBeforeVersion",
+    }
+)
+"""Properties that tell of earlier versions of a table; a new table has none."""
+
+_INTERVAL: Final = "delta.checkpointInterval"
+_POLICY: Final = "delta.checkpointPolicy"
+
+
+def completed(
+    metadata: Mapping[str, Any],
+    session: Mapping[str, str],
+    *,
+    clustered: bool = False,
+) -> tuple[dict[str, Any], Protocol]:
+    """Return the metadata and the protocol of the new table. ``session``: settings of the Spark
+    session. Raises UsageError (22023) for a value that a property cannot have."""
+    properties = {
+        f"delta.{name.removeprefix(DEFAULTS)}": value
+        for name, value in session.items()
+        if name.startswith(DEFAULTS)
+    }
+    properties.update(as_new(metadata)["configuration"])
+    features = {
+        name.removeprefix(_REQUEST) for name in properties if name.startswith(_REQUEST)
+    }
+    properties = {
+        name: value
+        for name, value in properties.items()
+        if not name.startswith(_REQUEST) and name not in _VERSIONS
+    }
+    _check(properties)
+    schema = json.loads(metadata["schemaString"])
+    features |= {_BY_TYPE[kind] for kind in _types(schema) if kind in _BY_TYPE}
+    features |= set(_features_of(properties))
+    features |= {"clustering"} if clustered else set()
+    if _is_true(properties, _ROW_TRACKING):
+        for name, prefix in _MATERIALIZED.items():
+            properties.setdefault(name, f"{prefix}-{uuid.uuid4()}")
+    result = {**metadata, "configuration": properties}
+    if properties.get(MODE, "none") != "none":
+        result = with_mapping(result, is_new=True)
+    return result, with_features(_LEAST, features)
+
+
+def as_new(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the metadata of another table as that of a new one, which has no earlier versions."""
+    properties = {
+        name: value
+        for name, value in metadata["configuration"].items()
+        if name not in _OF_VERSIONS
+    }
+    return {**metadata, "configuration": properties}
+
+
+def _features_of(properties: Mapping[str, str]) -> Iterator[str]:
+    for name, feature in _BY_PROPERTY.items():
+        if _is_true(properties, name):
+            yield feature
+    if properties.get(MODE, "none") != "none":
+        yield "columnMapping"
+    if properties.get(_POLICY, "classic") != "classic":
+        yield "v2Checkpoint"
+    if any(name.startswith("delta.constraints.") for name in properties):
+        yield "checkConstraints"
+
+
+def _is_true(properties: Mapping[str, str], name: str) -> bool:
+    return properties.get(name, "").lower() == "true"
+
+
+def _types(kind: Any) -> Iterator[str]:
+    """Yield the simple types in a type's JSON."""
+    if isinstance(kind, str):
+        yield kind
+        return
+    for field in kind.get("fields", ()):
+        yield from _types(field["type"])
+    for part in ("elementType", "keyType", "valueType"):
+        if part in kind:
+            yield from _types(kind[part])
+
+
+def _check(properties: Mapping[str, str]) -> None:
+    """Refuse values of properties that this node acts upon."""
+    for name, value in properties.items():
+        if name in _BY_PROPERTY and value.lower() not in ("true", "false"):
+            raise _invalid(name, value, "true or false")
+        if name == _INTERVAL and not (value.isdecimal() and int(value) > 0):
+            raise _invalid(name, value, "a whole number above 0")
+        if name == _POLICY and value not in ("classic", "v2"):
+            raise _invalid(name, value, "classic or v2")
+        if name == MODE and value not in ("none", "name", "id"):
+            raise _invalid(name, value, "none, name or id")
+
+
+def _invalid(name: str, value: str, allowed: str) -> UsageError:
+    return UsageError(
+        f'invalid value for table property "{name}": "{value}"',
+        sqlstate="22023",
+        hint=f"Use {allowed}. It may be a default in [spark.conf]:"
+        f" {DEFAULTS}{name.removeprefix('delta.')}.",
+    )
