@@ -75,6 +75,8 @@ class FieldSpec:
     """The domain with which the publisher's column is declared."""
     is_generated: bool = False
     """True if Delta computes it from other columns."""
+    has_invariant: bool = False
+    """True if Delta has a condition for its values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,8 +144,8 @@ class TableState:
     @property
     def is_plain(self) -> bool:
         """Whether files that this node wrote may join the table without further checks. If not,
-        the table requires more of a writer: CHECK constraints, generated columns, row tracking, or
-        partitions by a type that ``can_partition`` rejects."""
+        the table requires more of a writer: CHECK constraints, generated columns, invariants, row
+        tracking, or partitions by a type that ``can_partition`` rejects."""
         return self.asks_more is None
 
     @property
@@ -160,6 +162,8 @@ class TableState:
         for field in self.fields:
             if field.is_generated:
                 return f'Delta Lake generates its column "{field.name}".'
+            if field.has_invariant:
+                return f'Its column "{field.name}" has an invariant of Delta Lake.'
         return None
 
     def cursor(self, app_id: str) -> int | None:

@@ -21,6 +21,7 @@ TYPE_NAME: Final = "wal2lake.pg_type_name"
 DOMAIN: Final = "wal2lake.pg_domain"
 
 _GENERATED: Final = "delta.generationExpression"
+_INVARIANT: Final = "delta.invariants"
 
 
 def metadata_of(field: FieldSpec) -> dict[str, Any]:
@@ -57,4 +58,5 @@ def read_field(field: Mapping[str, Any]) -> FieldSpec:
         pg_type_name=metadata.get(TYPE_NAME),
         pg_domain=domain and Domain(domain[0], Oid(int(domain[1])), int(domain[2])),
         is_generated=_GENERATED in metadata,
+        has_invariant=_INVARIANT in metadata,
     )

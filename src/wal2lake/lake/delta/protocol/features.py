@@ -134,8 +134,8 @@ def refuse_unknown(location: str, protocol: Protocol) -> None:
     if unknown:
         raise FeatureNotSupportedError(
             f'cannot write the table at "{location}"',
-            detail=f"It has the Delta feature {_listed(unknown)}, which this node can"
-            " read and not write.",
+            detail=f"It has the Delta feature {_listed(unknown)}, which this node cannot"
+            " write.",
             hint="Write the table with Spark, or remove the feature there: ALTER TABLE"
             " ... DROP FEATURE.",
         )

@@ -15,8 +15,14 @@ import uuid
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from wal2lake.errors import UsageError
-from wal2lake.lake.delta.protocol.features import Protocol
+from wal2lake.errors import FeatureNotSupportedError, UsageError
+from wal2lake.lake.delta.protocol.durations import (
+    CURSORS,
+    FILES,
+    LOG_FILES,
+    seconds_of,
+)
+from wal2lake.lake.delta.protocol.features import KNOWN, Protocol
 from wal2lake.lake.delta.protocol.upgrade import MODE, with_features, with_mapping
 
 DEFAULTS: Final = "spark.databricks.delta.properties.defaults."
@@ -27,8 +33,61 @@ _LEAST: Final[Protocol] = {"minReaderVersion": 1, "minWriterVersion": 2}
 
 _REQUEST: Final = "delta.feature."
 
-_VERSIONS: Final = ("delta.minReaderVersion", "delta.minWriterVersion")
+_VERSIONS: Final = (
+    "delta.minReaderVersion",
+    "delta.minWriterVersion",
+    "delta.ignoreProtocolDefaults",
+)
 """Properties that ask for versions; features say more."""
+
+_FOR_ALL: Final = frozenset(
+    {
+        "appendOnly",
+        "autoOptimize",
+        "autoOptimize.autoCompact",
+        "autoOptimize.optimizeWrite",
+        "checkpoint.writeStatsAsJson",
+        "checkpoint.writeStatsAsStruct",
+        "checkpointInterval",
+        "checkpointPolicy",
+        "checkpointRetentionDuration",
+        "columnMapping.mode",
+        "compatibility.symlinkFormatManifest.enabled",
+        "dataSkippingNumIndexedCols",
+        "dataSkippingStatsColumns",
+        "dataSkippingStringPrefixLength",
+        "deletedFileRetentionDuration",
+        "enableChangeDataFeed",
+        "enableDeletionVectors",
+        "enableExpiredLogCleanup",
+        "enableFullRetentionRollback",
+        "enableInCommitTimestamps",
+        "enableRowTracking",
+        "enableTypeWidening",
+        "enableVariantShredding",
+        "isolationLevel",
+        "logRetentionDuration",
+        "parquet.format.version",
+        "randomizeFilePrefixes",
+        "randomPrefixLength",
+        "sampleRetentionDuration",
+        "setTransactionRetentionDuration",
+    }
+)
+"""Properties that the session's settings may give to each new table. Delta, too, passes over names
+that it does not know."""
+
+_UNKNOWN: Final[Mapping[str, str]] = {
+    "coordinatedCommits.commitCoordinator-preview": "coordinatedCommits-preview",
+    "enableIcebergCompatV1": "icebergCompatV1",
+    "enableIcebergCompatV2": "icebergCompatV2",
+    "enableIcebergCompatV3": "icebergCompatV3",
+    "enableMaterializePartitionColumnsFeature": "materializePartitionColumns",
+    "redirectReaderWriter-preview": "redirectReaderWriter-preview",
+    "redirectWriterOnly-preview": "redirectWriterOnly-preview",
+    "universalFormat.enabledFormats": "icebergCompatV2",
+}
+"""Properties of the session's settings that ask for features that the node does not know."""
 
 _BY_PROPERTY: Final[Mapping[str, str]] = {
     "delta.appendOnly": "appendOnly",
@@ -37,6 +96,7 @@ _BY_PROPERTY: Final[Mapping[str, str]] = {
     "delta.enableInCommitTimestamps": "inCommitTimestamp",
     "delta.enableRowTracking": "rowTracking",
     "delta.enableTypeWidening": "typeWidening",
+    "delta.enableVariantShredding": "variantShredding",
 }
 """Features of properties that are true."""
 
@@ -52,6 +112,8 @@ _MATERIALIZED: Final[Mapping[str, str]] = {
     "delta.rowTracking.materializedRowCommitVersionColumnName": "_row-commit-version-col",
 }
 """Columns of files in which Spark keeps the numbers of rows that it moves."""
+
+_DURATIONS: Final = frozenset({FILES, LOG_FILES, CURSORS})
 
 _OF_VERSIONS: Final = frozenset(
     {
@@ -73,15 +135,14 @@ def completed(
     clustered: bool = False,
 ) -> tuple[dict[str, Any], Protocol]:
     """Return the metadata and the protocol of the new table. ``session``: settings of the Spark
-    session. Raises UsageError (22023) for a value that a property cannot have."""
-    properties = {
-        f"delta.{name.removeprefix(DEFAULTS)}": value
-        for name, value in session.items()
-        if name.startswith(DEFAULTS)
-    }
+    session. Raises UsageError (22023) for a value that a property cannot have, 0A000 for a feature
+    that the node does not know."""
+    properties = _defaults(session)
     properties.update(as_new(metadata)["configuration"])
     features = {
-        name.removeprefix(_REQUEST) for name in properties if name.startswith(_REQUEST)
+        _known(name.removeprefix(_REQUEST))
+        for name in properties
+        if name.startswith(_REQUEST)
     }
     properties = {
         name: value
@@ -100,6 +161,28 @@ def completed(
     if properties.get(MODE, "none") != "none":
         result = with_mapping(result, is_new=True)
     return result, with_features(_LEAST, features)
+
+
+def _defaults(session: Mapping[str, str]) -> dict[str, str]:
+    """Return the properties that the session's settings give to each new table."""
+    properties = {}
+    for setting, value in session.items():
+        if not setting.startswith(DEFAULTS):
+            continue
+        name = setting.removeprefix(DEFAULTS)
+        if name in _UNKNOWN and value.lower() not in ("", "false"):
+            raise _not_known(_UNKNOWN[name], setting)
+        if name in _FOR_ALL or f"delta.{name}".startswith(_REQUEST):
+            properties[f"delta.{name}"] = value
+    return properties
+
+
+def _known(name: str) -> str:
+    """Return a feature's name as the protocol has it: settings may have it in any case."""
+    for feature in KNOWN:
+        if feature.lower() == name.lower():
+            return feature
+    raise _not_known(name, f"{DEFAULTS}feature.{name}")
 
 
 def as_new(metadata: Mapping[str, Any]) -> dict[str, Any]:
@@ -151,6 +234,16 @@ def _check(properties: Mapping[str, str]) -> None:
             raise _invalid(name, value, "classic or v2")
         if name == MODE and value not in ("none", "name", "id"):
             raise _invalid(name, value, "none, name or id")
+        if name in _DURATIONS and seconds_of(value) is None:
+            raise _invalid(name, value, "a duration, such as interval 7 days")
+
+
+def _not_known(feature: str, setting: str) -> FeatureNotSupportedError:
+    return FeatureNotSupportedError(
+        f'cannot create a table with the Delta feature "{feature}"',
+        detail="This node does not know what a writer of such a table must do.",
+        hint=f"Remove the setting from [spark.conf]: {setting}.",
+    )
 
 
 def _invalid(name: str, value: str, allowed: str) -> UsageError:

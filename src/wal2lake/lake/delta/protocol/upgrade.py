@@ -34,6 +34,7 @@ MOST_ID: Final = "delta.columnMapping.maxColumnId"
 _NEEDS: Final[Mapping[str, tuple[str, ...]]] = {
     "clustering": ("domainMetadata",),
     "rowTracking": ("domainMetadata",),
+    "variantShredding": ("variantType",),
 }
 """Features without which another one is not valid."""
 

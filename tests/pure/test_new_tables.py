@@ -1,0 +1,100 @@
+"""What a new table's definition says, and what the session's settings add to it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from wal2lake.errors import FeatureNotSupportedError, UsageError
+from wal2lake.lake.delta.log.version import state_of
+from wal2lake.lake.delta.protocol.newtables import DEFAULTS, completed
+
+
+def _metadata(**properties: str) -> dict[str, Any]:
+    fields = [{"name": "id", "type": "long", "nullable": True, "metadata": {}}]
+    return {
+        "id": "t",
+        "format": {"provider": "parquet", "options": {}},
+        "schemaString": json.dumps({"type": "struct", "fields": fields}),
+        "partitionColumns": [],
+        "configuration": properties,
+        "createdTime": 0,
+    }
+
+
+def test_settings_are_properties_of_each_new_table() -> None:
+    session = {
+        f"{DEFAULTS}appendOnly": "true",
+        f"{DEFAULTS}logRetentionDuration": "interval 2 days",
+        f"{DEFAULTS}minWriterVersion": "7",
+        f"{DEFAULTS}feature.deletionvectors": "supported",
+        # Delta does not know it either.
+        f"{DEFAULTS}colour": "red",
+        f"{DEFAULTS}enableIcebergCompatV2": "false",
+        "spark.sql.shuffle.partitions": "4",
+    }
+    own = {"delta.logRetentionDuration": "interval 9 days"}
+    metadata, protocol = completed(_metadata(**own), session)
+    assert metadata["configuration"] == {
+        "delta.appendOnly": "true",
+        "delta.logRetentionDuration": "interval 9 days",
+    }
+    assert protocol == {
+        "minReaderVersion": 3,
+        "minWriterVersion": 7,
+        "readerFeatures": ["deletionVectors"],
+        "writerFeatures": ["appendOnly", "deletionVectors", "invariants"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "feature"),
+    [
+        ("feature.colour", "supported", "colour"),
+        ("enableIcebergCompatV2", "true", "icebergCompatV2"),
+        ("universalFormat.enabledFormats", "iceberg", "icebergCompatV2"),
+    ],
+)
+def test_a_setting_that_asks_for_an_unknown_feature_is_refused(
+    setting: str, value: str, feature: str
+) -> None:
+    name = f"{DEFAULTS}{setting}"
+    with pytest.raises(FeatureNotSupportedError, match=feature) as refused:
+        completed(_metadata(), {name: value})
+    assert refused.value.sqlstate == "0A000"
+    assert refused.value.hint == f"Remove the setting from [spark.conf]: {name}."
+    completed(_metadata(), {})
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "allowed"),
+    [
+        ("checkpointInterval", "often", "a whole number above 0"),
+        ("logRetentionDuration", "1 month", "a duration, such as interval 7 days"),
+        ("enableRowTracking", "yes", "true or false"),
+    ],
+)
+def test_a_value_that_a_property_cannot_have_is_refused(
+    name: str, value: str, allowed: str
+) -> None:
+    with pytest.raises(UsageError, match=name) as refused:
+        completed(_metadata(), {f"{DEFAULTS}{name}": value})
+    assert refused.value.sqlstate == "22023"
+    assert refused.value.hint == (
+        f"Use {allowed}. It may be a default in [spark.conf]: {DEFAULTS}{name}."
+    )
+    fine = {"a whole number above 0": "7", "true or false": "true"}
+    completed(_metadata(), {f"{DEFAULTS}{name}": fine.get(allowed, "interval 7 days")})
+
+
+def test_rows_of_a_column_with_an_invariant_are_sparks_to_write() -> None:
+    metadata = _metadata()
+    assert state_of("/t", metadata, 0, {}).is_plain
+    (field,) = json.loads(metadata["schemaString"])["fields"]
+    field["metadata"] = {"delta.invariants": '{"expression":{"expression":"id > 0"}}'}
+    schema = {"type": "struct", "fields": [field]}
+    state = state_of("/t", {**metadata, "schemaString": json.dumps(schema)}, 0, {})
+    assert not state.is_plain
+    assert state.asks_more == 'Its column "id" has an invariant of Delta Lake.'
