@@ -143,7 +143,7 @@ def test_a_version_is_the_same_however_it_is_read(
             table.commit([])
         _check(table)
         if step % 7 == 0:
-            written = write_checkpoint(table.location, table.store)
+            written = write_checkpoint(table.location, table.store, step)
             assert _shape(written.version) == _shape(table.version)
             _check(table)
             # What is behind the newest checkpoint is not needed.
@@ -258,7 +258,7 @@ def test_a_checkpoint_keeps_what_vacuum_asks_for(tmp_path: Path, kind: str) -> N
         "size": second.size,
     }
     table.commit([{"remove": old}], reads=True)
-    assert write_checkpoint(table.location, table.store).version.state.version == 4
+    assert write_checkpoint(table.location, table.store, 4).version.state.version == 4
     log = table.root / "_delta_log"
     folder, pattern = (
         (log / "_sidecars", "*.parquet") if kind == "v2" else (log, "*.parquet")
@@ -279,7 +279,7 @@ def test_the_log_is_cleaned_below_an_old_checkpoint(tmp_path: Path, kind: str) -
     for step in range(1, 9):
         table.append([step])
         if step in (3, 6):
-            write_checkpoint(table.location, table.store)
+            write_checkpoint(table.location, table.store, step)
     for path in [*log.iterdir(), *(log / "_sidecars").glob("*")]:
         if path.name[:20] < f"{8:020}":
             os.utime(path, (old, old))

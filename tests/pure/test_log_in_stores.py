@@ -189,7 +189,7 @@ def test_a_checkpoint(place: tuple[str, StoreOptions | None], policy: str) -> No
         assert _commit(store, number, _add(f"f{number}.parquet")) is not None
     assert _commit(store, 6, _remove("f2.parquet")) is not None
     before, files = _newest(store)
-    written = write_checkpoint(store.location, store)
+    written = write_checkpoint(store.location, store, 6)
     assert written.version == before
     # From here on a reader has nothing else.
     for number in range(7):

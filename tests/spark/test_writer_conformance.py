@@ -21,6 +21,7 @@ from wal2lake.lake import Cursor, FieldSpec, NextField
 from wal2lake.lake.delta.datafile import TableWriter
 from wal2lake.lake.delta.deletionvectors import read_vector, write_vectors
 from wal2lake.lake.delta.log.place import commit_key
+from wal2lake.lake.delta.protocol.features import reader_features
 from wal2lake.lake.spark.delta.deltatables import DeltaTables
 from wal2lake.lake.tablefiles import DataFile, Replaced
 
@@ -60,6 +61,9 @@ KINDS: dict[str, tuple[str, str]] = {
     "clustered": ("cluster by (id)", "'delta.enableDeletionVectors' = 'true'"),
     "constraints": ("", "'delta.checkpointInterval' = '100'"),
 }
+
+NOT_OF_DELTA_RS = {"typeWidening", "vacuumProtocolCheck"}
+"""Features of readers that delta-rs does not have."""
 
 QUICK = ("plain", "everything")
 
@@ -246,6 +250,10 @@ class Scene:
         )
 
     def check_outside(self) -> None:
+        newest = self.lake.newest(self.location)
+        assert newest is not None
+        if reader_features(newest.protocol) & NOT_OF_DELTA_RS:
+            return
         read = deltalake.QueryBuilder().register(
             "t", deltalake.DeltaTable(self.location)
         )

@@ -116,7 +116,7 @@ Rows = Mapping[str, Sequence[Object]]
 def schemas_of(state: TableState) -> dict[str, pa.StructType]:
     """Return the types of the columns of a table's checkpoint."""
     add = list(_ADD)
-    if state.properties.get(_AS_JSON, "true").lower() == "true":
+    if _has_texts(state):
         add.append(("stats", pa.string()))
     if _has_structs(state):
         add += StructStats(state).fields
@@ -143,8 +143,15 @@ def batches(
         )
 
 
+def _has_texts(state: TableState) -> bool:
+    return state.properties.get(_AS_JSON, "true").lower() == "true"
+
+
 def _has_structs(state: TableState) -> bool:
-    return state.properties.get(_AS_STRUCT, "false").lower() == "true"
+    # Statistics are in one form at least unless the table wants neither: Delta's default is true,
+    # the protocol's false.
+    default = "false" if _has_texts(state) else "true"
+    return state.properties.get(_AS_STRUCT, default).lower() == "true"
 
 
 def _row(value: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import math
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
@@ -55,6 +56,11 @@ _SIDECARS: Final[Wanted] = {"sidecar": None}
 _LEFT_OUT: Final = frozenset({"partitionValues_parsed", "stats_parsed"})
 
 _STRUCT: Final = "stats_parsed"
+
+_UPPER: Final = "maxValues"
+
+_NOT_FINITE: Final = {math.inf: "Infinity", -math.inf: "-Infinity"}
+"""Texts of numbers that JSON does not have, as Spark writes them."""
 
 Action = Mapping[str, Mapping[str, Any]]
 
@@ -166,16 +172,20 @@ def _object(row: Mapping[str, Any]) -> dict[str, Any]:
 
 def _stats_text(stats: Mapping[str, Any]) -> str:
     """Return statistics as Delta's JSON. Numbers keep all of their digits."""
-    return _json(stats) or "{}"
+    return _json(stats, up=False) or "{}"
 
 
-def _json(value: Any) -> str | None:
-    """Return a value as JSON; None if there is none, or statistics have no such values."""
+def _json(value: Any, *, up: bool) -> str | None:
+    """Return a value as JSON; None if there is none, or statistics have no such values. ``up``: it
+    is an upper bound, or has some."""
     match value:
         case None | bytes() | list():
             return None
         case dict():
-            items = ((name, _json(one)) for name, one in value.items())
+            items = (
+                (name, _json(one, up=up or name == _UPPER))
+                for name, one in value.items()
+            )
             return (
                 "{"
                 + ",".join(
@@ -187,7 +197,12 @@ def _json(value: Any) -> str | None:
             )
         case Decimal():
             return format(value, "f")
+        case float() if not math.isfinite(value):
+            return json.dumps(_NOT_FINITE.get(value, "NaN"))
         case datetime.datetime():
+            if up and value.microsecond % 1000:
+                # Delta's text has milliseconds, and a bound must not shrink.
+                value += datetime.timedelta(milliseconds=1)
             text = value.replace(tzinfo=None).isoformat(timespec="milliseconds")
             return json.dumps(text + ("" if value.tzinfo is None else "Z"))
         case datetime.date():

@@ -1,6 +1,6 @@
 """Writes checkpoints of a table.
 
-In: a table's store. Out: a checkpoint of its newest version, durable, and the pointer to it.
+In: a table's store. Out: a checkpoint of one version, durable, and the pointer to it.
 No commit needs a checkpoint; readers save the commits below it.
 
     delta.checkpointPolicy   files
@@ -37,7 +37,7 @@ from wal2lake.lake.delta.protocol.durations import (
 )
 from wal2lake.lake.delta.versions.actionrows import Rows, batches, schemas_of
 from wal2lake.lake.delta.versions.checkpointfiles import SIDECARS
-from wal2lake.lake.delta.versions.replay import Replay, newest_of, replay
+from wal2lake.lake.delta.versions.replay import Replay, replay
 from wal2lake.lake.port import TableState
 from wal2lake.lake.store import Store
 
@@ -52,11 +52,10 @@ class WrittenCheckpoint:
     actions: int
 
 
-def write_checkpoint(location: str, store: Store) -> WrittenCheckpoint:
-    """Write a checkpoint of the newest version; durable on return.
+def write_checkpoint(location: str, store: Store, number: int) -> WrittenCheckpoint:
+    """Write a checkpoint of a version that is durable; durable on return.
 
     StorageError and its kin if the log cannot be read, or the checkpoint not be written."""
-    number = newest_of(location, store)
     state = replay(location, store, number)
     version = state.version(location, store, number)
     properties = version.state.properties
@@ -129,6 +128,8 @@ def _write_v2(
     store.make_folder(SIDECARS)
     store.put(f"{SIDECARS}/{sidecar}", of_files)
     store.settle(SIDECARS)
+    # The folder may be new; the checkpoint must not get its name without it.
+    store.settle(LOG)
     now = int(time.time() * 1000)
     tags = {
         "sidecarNumActions": str(sum(map(len, files.values()))),

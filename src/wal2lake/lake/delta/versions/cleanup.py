@@ -1,8 +1,9 @@
 """Removes what a table's log no longer needs, as Delta does when it writes a checkpoint.
 
 In: the store of a table's directory, the version that a new checkpoint has. Out: a shorter log.
-Entries below the newest checkpoint that is older than ``delta.logRetentionDuration`` go, from the
-lowest version up, so that a crash leaves no gap; then sidecars that no checkpoint names.
+Entries below the newest checkpoint that is older than ``delta.logRetentionDuration`` and can be
+read go, from the lowest version up, so that a crash leaves no gap; then sidecars that no checkpoint
+names.
 
 Nothing goes if ``delta.enableExpiredLogCleanup`` is false, if the duration cannot be understood,
 or if the table protects its checkpoints. ``local.retention`` removes entries earlier, by what
@@ -16,7 +17,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import pyarrow as pa
@@ -34,7 +35,10 @@ from wal2lake.lake.delta.protocol.durations import (
 from wal2lake.lake.delta.protocol.features import writer_features
 from wal2lake.lake.delta.versions.checkpointfiles import (
     SIDECARS,
+    Checkpoint,
+    Wanted,
     complete_checkpoints,
+    read_checkpoint,
     sidecars_of,
 )
 from wal2lake.lake.delta.versions.checkpoints import write_classic
@@ -44,6 +48,15 @@ _DAY: Final = 86_400.0
 
 _NUMBERED: Final = re.compile(r"([0-9]{20})\.(?:json|crc|checkpoint\..*)")
 _COMMIT: Final = re.compile(r"([0-9]{20})\.json")
+_COMPACTED: Final = re.compile(r"([0-9]{20})\.[0-9]{20}\.compacted\.json")
+
+_PROBED: Final[Wanted] = {
+    "protocol": None,
+    "metaData": frozenset({"id"}),
+    "add": frozenset({"path"}),
+    "remove": frozenset({"path"}),
+}
+"""Parts of a checkpoint that are read to see whether it is whole: each row of each file."""
 
 
 def clean_up(store: LocalStore, version: Version, now: float | None = None) -> int:
@@ -61,14 +74,7 @@ def clean_up(store: LocalStore, version: Version, now: float | None = None) -> i
     # To the day, as Delta: otherwise each checkpoint would remove a few entries.
     cutoff = ((time.time() if now is None else now) - kept) // _DAY * _DAY
     names = store.list_after(LOG)
-    old = [
-        int(found[1])
-        for found in map(_COMMIT.fullmatch, names)
-        if found is not None and _written(store, f"{LOG}/{found[0]}") <= cutoff
-    ]
-    needed = max(old, default=-1)
-    bases = [c.version for c in complete_checkpoints(names) if c.version <= needed]
-    expired = sorted(_below(names, max(bases, default=0)))
+    expired = sorted(_expired(store, names, _newest_by(store, names, cutoff)))
     if expired and properties.get(POLICY) == "v2":
         # Readers that do not know v2 find a protocol here that they refuse.
         write_classic(version.state.location, store, version.state.version)
@@ -80,10 +86,51 @@ def clean_up(store: LocalStore, version: Version, now: float | None = None) -> i
     return len(expired) + _clean_sidecars(store)
 
 
-def _below(names: list[str], version: int) -> Iterator[str]:
-    for found in map(_NUMBERED.fullmatch, names):
-        if found is not None and int(found[1]) < version:
-            yield found[0]
+def _newest_by(store: LocalStore, names: Sequence[str], cutoff: float) -> int:
+    """Return the newest version that was committed by the cutoff; -1 if there is none. Readers may
+    ask for it as of that moment, and for every later one."""
+    newest = -1
+    for found in filter(None, map(_COMMIT.fullmatch, names)):
+        written = _written(store, f"{LOG}/{found[0]}")
+        if written is None:
+            continue
+        if written > cutoff:
+            # Later ones are no older, whatever a copy of the files has made of their times.
+            break
+        newest = int(found[1])
+    return newest
+
+
+def _expired(store: LocalStore, names: Sequence[str], needed: int) -> Iterator[str]:
+    """Yield what is below the newest checkpoint from which version ``needed`` can be read."""
+    for checkpoint in complete_checkpoints(names):
+        base = checkpoint.version
+        if base > needed:
+            continue
+        expired = [name for name in names if _is_below(name, base)]
+        # The only way to all later versions: it is read before what would replace it goes.
+        if not expired or _is_whole(store, checkpoint):
+            yield from expired
+            return
+
+
+def _is_below(name: str, base: int) -> bool:
+    compacted = _COMPACTED.fullmatch(name)
+    if compacted is not None:
+        return int(compacted[1]) <= base
+    found = _NUMBERED.fullmatch(name)
+    return found is not None and int(found[1]) < base
+
+
+def _is_whole(store: LocalStore, checkpoint: Checkpoint) -> bool:
+    """Whether a checkpoint and its sidecars can be read."""
+    kinds: set[str] = set()
+    try:
+        for action in read_checkpoint(store, checkpoint, _PROBED):
+            kinds.update(action)
+    except (StorageError, OSError, ValueError, KeyError, pa.ArrowException):
+        return False
+    return kinds >= {"protocol", "metaData"}
 
 
 def _clean_sidecars(store: LocalStore) -> int:
@@ -104,7 +151,8 @@ def _clean_sidecars(store: LocalStore) -> int:
     young = time.time() - _DAY
     gone = 0
     for key in present:
-        if key not in needed and _written(store, key) < young:
+        written = _written(store, key)
+        if key not in needed and written is not None and written < young:
             store.delete(key)
             gone += 1
     if gone:
@@ -112,5 +160,9 @@ def _clean_sidecars(store: LocalStore) -> int:
     return gone
 
 
-def _written(store: LocalStore, key: str) -> float:
-    return (store.root / key).stat().st_mtime
+def _written(store: LocalStore, key: str) -> float | None:
+    """Return a file's time; None if somebody else has removed it."""
+    try:
+        return (store.root / key).stat().st_mtime
+    except FileNotFoundError:
+        return None

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from wal2lake.errors import Wal2LakeError
+from wal2lake.errors import UndefinedObjectError, Wal2LakeError
 from wal2lake.lake.partitions import column_of
 from wal2lake.lake.port import TableState
 from wal2lake.pgtypes import arrow_from_ddl
@@ -33,7 +33,7 @@ class StructStats:
 
     def __init__(self, state: TableState) -> None:
         types = {
-            field.physical_name: arrow_from_ddl(field.spark_ddl)
+            field.physical_name: _type_of(field.spark_ddl)
             for field in state.physical_fields
         }
         partitions = {f.physical_name for f in state.physical_fields if f.is_partition}
@@ -94,6 +94,14 @@ class StructStats:
         }
 
 
+def _type_of(ddl: str) -> pa.DataType | None:
+    """Return a column's type; None if the node does not know it."""
+    try:
+        return arrow_from_ddl(ddl)
+    except UndefinedObjectError:
+        return None
+
+
 def _has_bounds(kind: pa.DataType) -> bool:
     return not (
         pa.types.is_nested(kind)
@@ -116,7 +124,13 @@ def _bound(value: Any, kind: pa.DataType) -> Any:
         if pa.types.is_string(kind):
             return value if isinstance(value, str) else None
         return pa.scalar(value, kind).as_py()
-    except (ValueError, TypeError, InvalidOperation, pa.ArrowException):
+    except (
+        ValueError,
+        TypeError,
+        OverflowError,
+        InvalidOperation,
+        pa.ArrowException,
+    ):
         return None
 
 

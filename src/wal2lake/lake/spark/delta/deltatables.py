@@ -579,10 +579,13 @@ class DeltaTables:
     def _checkpoint(self, location: str) -> None:
         """Write a checkpoint of the newest version, and remove entries of the log that have
         expired. The checkpoint is durable on return."""
-        store = store_at(location)
-        if store is None:
+        store, newest = store_at(location), self._known.newest(location)
+        if store is None or newest is None:
             return
-        written = write_checkpoint(location, store)
+        number = newest.state.version
+        # Another writer's commit may still be lost; a checkpoint of it must not stay then.
+        self.sync(location, number)
+        written = write_checkpoint(location, store, number)
         if isinstance(store, LocalStore):
             clean_up(store, written.version)
 
