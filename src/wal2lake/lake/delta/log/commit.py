@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -38,10 +38,16 @@ from wal2lake.lake.delta.log.place import (
     commit_key,
     content_of,
     dump,
+    same_path,
 )
 from wal2lake.lake.delta.log.version import Version, state_of
 from wal2lake.lake.delta.protocol.features import refuse_removal, writer_features
-from wal2lake.lake.delta.protocol.rowids import numbered, numbers_rows
+from wal2lake.lake.delta.protocol.rowids import (
+    drops_numbers,
+    numbered,
+    numbers_rows,
+    without_numbers,
+)
 from wal2lake.lake.port import Cursor
 from wal2lake.lake.store import Store
 from wal2lake.lake.tablefiles import DataFile, Replaced
@@ -68,15 +74,6 @@ class NextVersion:
     """The table's new metadata; None: as it is."""
     protocol: Object | None = None
     """The table's new protocol; None: as it is."""
-
-    @property
-    def removes(self) -> bool:
-        """Whether rows of the table are changed or removed, and not only moved."""
-        return self.replaces or any(
-            change["remove"].get("dataChange", True)
-            for change in self.changes
-            if "remove" in change
-        )
 
     @property
     def is_blind(self) -> bool:
@@ -111,12 +108,12 @@ def write_next(
     None: it is no longer the newest version, and nothing was written. The version is durable on
     return. 0A000 if the table does not allow such a commit.
     """
-    if commit.removes:
-        refuse_removal(version.state.location, version.state.properties)
     now = int(time.time() * 1000)
     number = version.state.version + 1
     described = _described(version, commit)
     changes, domain = _changes(described, files, commit, now)
+    if any(change["remove"].get("dataChange", True) for change in _removes(changes)):
+        refuse_removal(version.state.location, version.state.properties)
     token = _token(commit.cursor, now)
     own_time = None
     if described.metadata["configuration"].get(OWN_TIMES, "").lower() == "true":
@@ -196,9 +193,16 @@ def _changes(
             # Delta leaves them out, too: no reader needs statistics of a whole table's removal.
             action.pop("stats", None)
         changes = [*({"remove": action} for action in gone), *changes]
-    if numbers_rows(writer_features(version.protocol), version.state.properties):
+    features = writer_features(version.protocol)
+    if numbers_rows(features, version.state.properties):
         return numbered(changes, version.domains, version.state.version + 1)
+    if drops_numbers(features, version.state.properties):
+        changes = without_numbers(changes)
     return changes, None
+
+
+def _removes(changes: Sequence[Change]) -> Iterator[Change]:
+    return (change for change in changes if "remove" in change)
 
 
 def _token(cursor: Cursor | None, now: int) -> dict[str, Any] | None:
@@ -280,13 +284,20 @@ def _difference(
     """Return the files that go and those that come, by their keys. A file that gets another
     deletion vector, or another fact in the log, does both."""
     gone: dict[str, DataFile] = {}
-    for change in changes:
-        if "remove" in change:
-            key = str(change["remove"]["path"])
-            if files is None:
-                gone[key] = DataFile(change["remove"])
-            elif key in files:
-                gone[key] = files[key]
+    others = []
+    for change in _removes(changes):
+        key = str(change["remove"]["path"])
+        if files is None:
+            gone[key] = DataFile(change["remove"])
+        elif key in files:
+            gone[key] = files[key]
+        else:
+            others.append(same_path(key))
+    if files and others:
+        # Another spelling of a path is the same file.
+        by_path = {same_path(key): file for key, file in files.items()}
+        found = (by_path[path] for path in others if path in by_path)
+        gone |= {file.key: file for file in found}
     new = {}
     for change in changes:
         if "add" in change:

@@ -6,14 +6,23 @@ Source: Delta transaction log protocol, "Delta Log Entries", "Version Checksum F
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
+from urllib.parse import unquote
 
 Object = Mapping[str, Any]
 """A JSON object in Delta's log."""
 
+_SCHEME: Final = re.compile(r"^file:/+")
+
 LOG: Final = "_delta_log"
 """The log's folder in a table's store."""
+
+
+def same_path(path: str) -> str:
+    """Return a path of an action that is the same however its writer has encoded it."""
+    return unquote(_SCHEME.sub("/", path))
 
 
 def commit_key(version: int) -> str:

@@ -32,7 +32,26 @@ Action = Mapping[str, Mapping[str, Any]]
 
 def numbers_rows(features: frozenset[str], properties: Mapping[str, str]) -> bool:
     """Whether a commit has to number the rows of its files."""
-    return FEATURE in features and properties.get(_SUSPENDED, "").lower() != "true"
+    return FEATURE in features and not _is_suspended(properties)
+
+
+def drops_numbers(features: frozenset[str], properties: Mapping[str, str]) -> bool:
+    """Whether the files of a commit must not have numbers: the feature is being removed."""
+    return FEATURE in features and _is_suspended(properties)
+
+
+def _is_suspended(properties: Mapping[str, str]) -> bool:
+    return properties.get(_SUSPENDED, "").lower() == "true"
+
+
+def without_numbers(changes: Sequence[Action]) -> list[Action]:
+    """Return the actions of a commit whose files have no numbers."""
+    return [
+        {"add": {k: v for k, v in change["add"].items() if k not in OF_FILES}}
+        if "add" in change
+        else change
+        for change in changes
+    ]
 
 
 def numbered(

@@ -22,7 +22,7 @@ from wal2lake.errors import Wal2LakeError
 from wal2lake.lake.delta.log.commit import Change, WrittenVersion, files_after
 from wal2lake.lake.delta.log.place import commit_key
 from wal2lake.lake.delta.log.version import Version, is_newest, read_newest
-from wal2lake.lake.delta.versions.replay import newest_of, replay
+from wal2lake.lake.delta.versions.replay import continued, newest_of, replay
 from wal2lake.lake.port import TableSize, TableState
 from wal2lake.lake.store import Stamp, Store, store_at
 from wal2lake.lake.tablefiles import DataFile
@@ -66,17 +66,25 @@ class KnownVersions:
             return None
         with self._lock:
             cached = self._versions.get(location)
+            listing = self._listings.get(location)
         if cached is not None and is_newest(store, cached):
             return cached
+        before = None
+        if (
+            cached is not None
+            and listing is not None
+            and _describes(listing, cached.state, cached.stamp)
+        ):
+            before = cached, listing.files
         try:
-            version, files = _read(location, store)
+            version, files = _read(location, store, before)
         except Wal2LakeError:
             with self._lock:
                 self._versions.pop(location, None)
             raise
         with self._lock:
             self._versions[location] = version
-            state, listing = version.state, self._listings.get(location)
+            listing, state = self._listings.get(location), version.state
             if files is not None and (
                 listing is None or not _describes(listing, state, version.stamp)
             ):
@@ -204,13 +212,20 @@ class KnownVersions:
             held -= len(self._listings.pop(oldest).files)
 
 
-def _read(location: str, store: Store) -> tuple[Version, Files | None]:
-    """Read the newest version, and its files if that costs nothing more."""
+def _read(
+    location: str, store: Store, before: tuple[Version, Files] | None
+) -> tuple[Version, Files | None]:
+    """Read the newest version, and its files if that costs nothing more. ``before``: the version
+    that this process has met last."""
     newest = read_newest(location, store)
     if newest is not None:
         return newest
     number = newest_of(location, store)
-    replayed = replay(location, store, number)
+    replayed = None
+    if before is not None:
+        replayed = continued(store, *before, number)
+    if replayed is None:
+        replayed = replay(location, store, number)
     return replayed.version(location, store, number), replayed.files
 
 

@@ -13,17 +13,15 @@ protocol, "Action Reconciliation".
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
-from urllib.parse import unquote
 
 import pyarrow as pa
 
 from wal2lake.errors import StorageError, UndefinedObjectError
 from wal2lake.lake.delta.log.checksum import Totals
-from wal2lake.lake.delta.log.place import LOG, Object, commit_key
+from wal2lake.lake.delta.log.place import LOG, Object, commit_key, same_path
 from wal2lake.lake.delta.log.version import (
     Version,
     newest_number,
@@ -37,8 +35,8 @@ from wal2lake.lake.delta.versions.checkpointfiles import (
 from wal2lake.lake.store import Store
 from wal2lake.lake.tablefiles import DataFile
 
-_SCHEME: Final = re.compile(r"^file:/+")
-
+_MOST_COMMITS: Final = 200
+"""Most commits that are read on from a version that is known; a checkpoint is nearer then."""
 
 _ABSENT: Final[Object] = {
     "schemaString": '{"type":"struct","fields":[]}',
@@ -73,13 +71,13 @@ class Replay:
                 else:
                     self._apply(kind, value)
         for add in added:
-            path = _path(add["path"])
+            path = same_path(add["path"])
             self.live[path] = DataFile(add)
             self.tombstones.pop((path, _vector(add)), None)
 
     def _apply(self, kind: str, value: Object) -> None:
         if kind == "remove":
-            path = _path(value["path"])
+            path = same_path(value["path"])
             self.live.pop(path, None)
             self.tombstones[path, _vector(value)] = value
         elif kind == "metaData":
@@ -161,6 +159,34 @@ def replay(location: str, store: Store, number: int) -> Replay:
     return result
 
 
+def continued(
+    store: Store, known: Version, files: Mapping[str, DataFile], number: int
+) -> Replay | None:
+    """Read on from a version whose files are known, without a checkpoint; the result has no
+    tombstones. None if the log does not tell: the version has been undone, or is too far back."""
+    first = known.state.version + 1
+    if not 0 <= number - first < _MOST_COMMITS:
+        return None
+    if store.stamp(commit_key(known.state.version)) != known.stamp:
+        return None
+    result = Replay(
+        known.protocol,
+        known.metadata,
+        {str(one["appId"]): one for one in known.transactions},
+        {str(one["domain"]): one for one in known.domains},
+        {same_path(key): file for key, file in files.items()},
+    )
+    try:
+        for version in range(first, number + 1):
+            actions = read_actions(store, version)
+            if not actions:
+                return None
+            result.apply(actions)
+    except (StorageError, ValueError):
+        return None
+    return result
+
+
 def newest_of(location: str, store: Store) -> int:
     """Return the number of the newest version. UndefinedObjectError (42P01) if there is none."""
     number = newest_number(store)
@@ -187,11 +213,6 @@ def _unreadable(location: str, number: int, detail: str) -> StorageError:
         sqlstate="58P01",
         detail=detail,
     )
-
-
-def _path(path: str) -> str:
-    """Return a path that is the same however its writer has encoded it."""
-    return unquote(_SCHEME.sub("/", path))
 
 
 def _vector(file: Object) -> str:
