@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
 from wal2lake.errors import InternalError
 from wal2lake.lake import Cursor, FieldSpec
 from wal2lake.lake.branch import lookup
+from wal2lake.lake.delta.datafile import write_data_file
 from wal2lake.lake.spark.branch.branches import Branch, Branches, place_of_branches
 from wal2lake.lake.spark.branch.keys import BranchKeys, Key
 from wal2lake.lake.spark.delta.deltatables import DeltaTables
@@ -44,6 +47,31 @@ def test_a_branch_is_locked_while_its_table_is(
             pass
         with branch, pytest.raises(InternalError), table:
             pass
+
+
+def test_an_earlier_version_has_all_that_the_log_says_of_its_files(
+    lake: DeltaTables, location: str
+) -> None:
+    """What later commits say of the files that they remove is less: no statistics."""
+    state = lake.create(location, [FieldSpec("id", "int")])
+    added = write_data_file(
+        pa.table({"id": pa.array([1, 2], pa.int32())}),
+        location,
+        state.fields,
+        state.physical_fields,
+    )
+    lake.commit_files(location, [added], Cursor("one", 1))
+    expected = [file.action for file in lake.files(lake.state(location)) or ()]
+    assert "stats" in expected[0]
+    checksum = Path(location) / "_delta_log" / f"{1:020}.crc"
+    line = json.loads(checksum.read_text())
+    # As of a table with more than fifty files.
+    del line["allFiles"]
+    checksum.write_text(json.dumps(line))
+    lake.commit_files(location, [], Cursor("one", 2), replace=True)
+    listed = lake.listed(lake.state(location), 1)
+    assert listed is not None
+    assert [file.action for file in listed[1]] == expected
 
 
 @pytest.mark.parametrize(

@@ -296,20 +296,20 @@ class DeltaTables:
     def listed(
         self, state: TableState, number: int
     ) -> tuple[Version, Sequence[DataFile]] | None:
-        """Return a version of the table, whose newest one is ``state``, and all of its files; None
-        if only Delta can read the table's store."""
+        """Return a version of the table, whose newest one is ``state``, and all of its files, with
+        everything that the log has about them; None if only Delta can read the table's store."""
         store, newest = store_at(state.location), self._known.newest(state.location)
         if store is None or newest is None:
             return None
         now = newest.state
-        if now.table_id == state.table_id and now.version >= number:
+        if now.table_id == state.table_id and now.version == number:
             files = self._list(now, store)
-            if files is not None and now.version == number:
-                return newest, list(files.values())
             if files is not None:
-                before = earlier(store, now, files.values(), number)
-                if before is not None:
-                    return before
+                return newest, list(files.values())
+        summed = read_version(state.location, store, number)
+        if summed is not None and summed.files is not None:
+            return summed.version, list(summed.files.values())
+        # Not ``earlier``: what later commits say of the files that they remove is less.
         replayed = replay(state.location, store, number)
         version = replayed.version(state.location, store, number)
         return version, list(replayed.files.values())
