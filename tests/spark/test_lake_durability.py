@@ -328,9 +328,8 @@ def test_a_torn_checkpoint_of_a_whole_commit_goes_alone(
         location, [FieldSpec("id", "bigint")], {"delta.checkpointInterval": "2"}
     )
     log = three_versions(lake, location)
-    wait_until(
-        lambda: "_last_checkpoint" in recorder.names(), describe="the checkpoint"
-    )
+    lake._checkpoints.wait()
+    assert "_last_checkpoint" in recorder.names()
     (checkpoint,) = log.glob("*.checkpoint.parquet")
     os.truncate(checkpoint, 100)
     # It may be younger than what was published above its version.
