@@ -72,14 +72,6 @@ class LocalStore:
         except OSError as error:
             raise storage_error("write to file", path, error) from error
 
-    def open_reader(self, key: str) -> Any:
-        """Open a file."""
-        path = self.root / key
-        try:
-            return pa.OSFile(str(path), "rb")
-        except OSError as error:
-            raise _read_error(path, error) from error
-
     def open_writer(self, key: str) -> LocalWriter:
         """Open a file under its final name."""
         return LocalWriter(self.root / key)

@@ -23,7 +23,6 @@ object_store 0.14, ``PutMode::Create``.
 
 from __future__ import annotations
 
-import io
 import random
 import time
 import uuid
@@ -32,7 +31,6 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 import obstore
-import pyarrow as pa
 from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
 
 from wal2lake.errors import StorageError
@@ -111,15 +109,6 @@ class ObjectStore:
             lambda: obstore.put(self._client, path, content, use_multipart=False),
         )
         return _stamp(written["e_tag"], len(content))
-
-    def open_reader(self, key: str) -> Any:
-        """Return a file that asks for each range."""
-        stamp = self.stamp(key)
-        if stamp is None:
-            raise MissingFileError(
-                f'could not read file "{self._location}/{key}": there is no such object'
-            )
-        return pa.PythonFile(_ObjectReader(self, key, int(stamp[-1])), mode="r")
 
     def open_writer(self, key: str) -> ObjectWriter:
         """Return a writer that sends a small object at once, a large one in parts."""
@@ -263,44 +252,6 @@ class ObjectStore:
 
     def _path(self, key: str) -> str:
         return "/".join(part for part in (self._prefix, key) if part)
-
-
-class _ObjectReader(io.RawIOBase):
-    """An object as a file of Python."""
-
-    def __init__(self, store: ObjectStore, key: str, size: int) -> None:
-        self._store = store
-        self._key = key
-        self._size = size
-        self._at = 0
-
-    def readable(self) -> bool:
-        """Tell pyarrow that bytes may be read."""
-        return True
-
-    def seekable(self) -> bool:
-        """Tell pyarrow that any range may be read."""
-        return True
-
-    def tell(self) -> int:
-        """Return the position."""
-        return self._at
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
-        """Move to a position."""
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}
-        self._at = base[whence] + offset
-        return self._at
-
-    def read(self, size: int | None = -1, /) -> bytes:
-        """Return the next bytes, fewer only at the end."""
-        rest = max(self._size - self._at, 0)
-        size = rest if size is None or size < 0 else min(size, rest)
-        if not size:
-            return b""
-        part = self._store.read_range(self._key, self._at, size)
-        self._at += len(part)
-        return part
 
 
 class _Attempts:

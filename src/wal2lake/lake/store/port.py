@@ -127,11 +127,6 @@ class Store(Protocol):
         """Create or replace a file: readers see the old content or the new one."""
         ...
 
-    def open_reader(self, key: str) -> Any:
-        """Return a pyarrow ``NativeFile`` that reads a file by ranges; the caller closes it.
-        MissingFileError if there is none."""
-        ...
-
     def open_writer(self, key: str) -> StoreWriter:
         """Return a writer of a new file. Folders are not created: a table's folder that is missing
         was dropped, and a new one would block the next table of that name."""

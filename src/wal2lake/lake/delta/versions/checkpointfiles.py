@@ -25,10 +25,9 @@ from decimal import Decimal
 from typing import Any, Final
 from urllib.parse import unquote
 
-import pyarrow.parquet as pq
-
 from wal2lake.lake.delta.durability import actions_of
 from wal2lake.lake.delta.log.place import LOG
+from wal2lake.lake.parquet import OpenParquet
 from wal2lake.lake.store import Store
 
 SIDECARS: Final = f"{LOG}/_sidecars"
@@ -56,6 +55,9 @@ _SIDECARS: Final[Wanted] = {"sidecar": None}
 _LEFT_OUT: Final = frozenset({"partitionValues_parsed", "stats_parsed"})
 
 _STRUCT: Final = "stats_parsed"
+
+_BATCH_ROWS: Final = 65_536
+"""Most actions of a checkpoint that are read at a time."""
 
 _UPPER: Final = "maxValues"
 
@@ -130,8 +132,8 @@ def _sidecar(path: str) -> str:
 
 
 def _read_parquet(store: Store, key: str, wanted: Wanted) -> Iterator[Action]:
-    with store.open_reader(key) as source, pq.ParquetFile(source) as file:
-        schema = file.schema_arrow
+    with OpenParquet(key, store.open_ranges(key)) as file:
+        schema = file.arrow_schema
         columns, present = [], []
         for kind, fields in wanted.items():
             at = schema.get_field_index(kind)
@@ -146,7 +148,7 @@ def _read_parquet(store: Store, key: str, wanted: Wanted) -> Iterator[Action]:
                 if (name not in _LEFT_OUT or (struct and name == _STRUCT))
                 and (fields is None or name in fields)
             ]
-        for batch in file.iter_batches(columns=columns):
+        for batch in file.batches(file.groups, columns, _BATCH_ROWS):
             for kind in present:
                 rows = batch.column(kind).drop_null()
                 for row in rows.to_pylist():
