@@ -244,7 +244,7 @@ class Scene:
     def _is_ours(self, version: int) -> bool:
         commit = Path(self.location) / commit_key(version)
         info = json.loads(commit.read_text().split("\n")[0])["commitInfo"]
-        return info.get("engineInfo") == "wal2lake"
+        return bool(info.get("engineInfo") == "wal2lake")
 
     def _lists(self, snapshot: Any) -> tuple[list[str], list[str]]:
         """The files of a version by its checksum, and by the log."""
