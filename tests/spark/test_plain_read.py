@@ -479,10 +479,19 @@ def test_what_is_sparks_stays_sparks(
         other = f"{location}-of-{number}"
         spark_session.sql(f"create table delta.`{other}` {definition}")
         assert not copies.reads_plainly(copies.query(other, ["id"]))
-    # Its files are another table's.
-    clone = f"{location}-clone"
+
+
+def test_a_clone_is_read_with_the_files_that_its_table_lends(
+    lake: DeltaTables, spark_session: SparkSession, location: str, copies: Copies
+) -> None:
+    numbered(lake, spark_session, location)
+    spark_session.sql(f"delete from delta.`{location}` where id % 3 = 0")
+    clone = f"{location} a%20b"
     spark_session.sql(f"create table delta.`{clone}` shallow clone delta.`{location}`")
-    assert not copies.reads_plainly(copies.query(clone, ["id"]))
+    lent = copies.compare(clone)
+    assert lent and sorted(lent) == sorted(copies.compare(location))
+    spark_session.sql(f"delete from delta.`{clone}` where id % 5 = 0")
+    assert 0 < len(copies.compare(clone)) < len(lent)
 
 
 def test_a_cancelled_copy_ends_between_batches(

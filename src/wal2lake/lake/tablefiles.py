@@ -127,19 +127,12 @@ class DataFile:
         """The path, not percent-encoded; relative to the table, or a URL. See ``place``."""
         return unquote(self.key)
 
-    @property
-    def is_own(self) -> bool:
-        """Whether the file is named relative to the table, as files of a table's own are."""
-        return not self.key.startswith("/") and ":" not in self.key.split("/", 1)[0]
-
     def place(self, location: str) -> str:
         """Return the path of the file for a table at ``location``: below the location, or a path
         or URL of its own (a branch has files of its table)."""
-        if self.is_own:
-            return f"{location}/{self.path}"
-        if self.key.startswith("/"):
-            return self.path
-        return absolute_place(self.key)
+        if ":" in self.key.split("/", 1)[0]:
+            return absolute_place(self.key)
+        return self.path if self.key.startswith("/") else f"{location}/{self.path}"
 
     @property
     def size(self) -> int:

@@ -91,7 +91,7 @@ from wal2lake.lake.spark.delta.jvm import DeltaJvm
 from wal2lake.lake.spark.delta.request import CommitRequest
 from wal2lake.lake.spark.delta.uniqueness import any_key_taken, any_key_twice
 from wal2lake.lake.spark.session import use_pool
-from wal2lake.lake.store import LocalStore, Store, local_path, store_at
+from wal2lake.lake.store import LocalStore, Store, has_store, local_path, store_at
 from wal2lake.lake.tablefiles import AddedFile, DataFile, Replaced, add_action
 from wal2lake.observe import KeyedLocks, LockRank, OrderedLock, failpoint
 from wal2lake.pgtypes.spark_ddl import identifier
@@ -330,7 +330,9 @@ class DeltaTables:
             if before is None:
                 return None
             described, files = before
-        if not is_plainly_read(described) or not all(file.is_own for file in files):
+        if not is_plainly_read(described) or not all(
+            has_store(file.place(store.location)) for file in files
+        ):
             return None
         return described.state, files
 
