@@ -8,6 +8,7 @@ import json
 import socket
 import threading
 import time
+import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -470,6 +471,45 @@ def test_a_command_that_fails_or_hangs_is_an_error(command: str, words: str) -> 
     assert caught.value.hint == "Check alerts.command. The alert is sent again."
     assert caught.value.doubtful is ("took more" in words)
     assert time.monotonic() - began < 20
+
+
+def test_a_command_that_has_ended_is_not_waited_for_because_of_its_background(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "sent"
+    # The background keeps the standard error open.
+    Command(f"(sleep 1; touch {file}) &", timeout_seconds=300).deliver("{}", FACTS)
+    assert not file.exists()
+    wait_until(file.exists, describe="the background has ended")
+    with pytest.raises(DeliveryError, match="exit code 3: no way"):
+        Command("echo no way >&2; sleep 5 & exit 3").deliver("{}", FACTS)
+
+
+def test_a_command_that_never_ends_what_it_says_takes_no_memory() -> None:
+    tracemalloc.start()
+    try:
+        with pytest.raises(DeliveryError, match=r"took more than 0\.5 seconds"):
+            Command("exec cat /dev/zero >&2", timeout_seconds=0.5).deliver("{}", FACTS)
+        assert tracemalloc.get_traced_memory()[1] < 4 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_command_that_says_much_is_quoted_with_the_end() -> None:
+    talk = "head -c 300000 /dev/zero | tr '\\0' x >&2; echo the end >&2; exit 1"
+    with pytest.raises(DeliveryError, match=r"exit code 1: x+the end$") as caught:
+        Command(talk, timeout_seconds=60).deliver("{}", FACTS)
+    assert len(str(caught.value)) < 700
+
+
+def test_a_command_that_does_not_read_is_judged_by_its_exit_code() -> None:
+    Command("exit 0").deliver("x" * 300_000, FACTS)
+    Command("exec <&-; sleep 0.2").deliver("x" * 300_000, FACTS)
+
+
+def test_a_command_that_cannot_be_run_is_an_error() -> None:
+    with pytest.raises(DeliveryError, match="command failed"):
+        Command("echo \0").deliver("{}", FACTS)
 
 
 def test_what_a_command_leaves_in_the_background_goes_on(tmp_path: Path) -> None:

@@ -10,8 +10,10 @@ from __future__ import annotations
 import contextlib
 import http.client
 import os
+import selectors
 import signal
 import subprocess
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
@@ -28,6 +30,18 @@ TIMEOUT_SECONDS: Final = 10.0
 _TEXT_BYTES: Final = 500
 """Bytes of an answer or of a command's output that an error quotes."""
 
+_PART_BYTES: Final = 65_536
+"""What a pipe of a command holds, and so what is read or written at a time."""
+
+_LAST_READS: Final = 4
+"""Reads of what a command has left in the pipe. Not to the end: its background may write on."""
+
+_POLL_SECONDS: Final = 0.05
+"""Interval in which a command that says nothing is asked whether it has ended."""
+
+_KILLED_SECONDS: Final = 1.0
+"""Longest wait for the end of a command that was killed: one in a system call that cannot be
+interrupted, of a disk that hangs, ends later."""
 
 _UNKNOWN_OUTCOME: Final = (502, 504)
 """Answers of a gateway that has got none from the server behind it."""
@@ -143,7 +157,7 @@ class Command:
     def deliver(self, text: str, facts: Mapping[str, str]) -> None:
         """Run the command, in a process group of its own that is killed if it takes too long.
 
-        What it leaves in the background goes on."""
+        What it leaves in the background goes on, and is not waited for."""
         environ = {f"WAL2LAKE_ALERT_{name.upper()}": v for name, v in facts.items()}
         try:
             process = subprocess.Popen(
@@ -151,30 +165,93 @@ class Command:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
+                bufsize=0,
                 env={**os.environ, **environ},
                 start_new_session=True,
             )
         except OSError as error:
             raise _failed(str(error.strerror)) from None
-        with process:
-            try:
-                _, said = process.communicate(text.encode(), self.timeout_seconds)
-            except subprocess.TimeoutExpired:
-                _kill(process)
-                raise _failed(
-                    f"it took more than {self.timeout_seconds:g} seconds",
-                    doubtful=True,
-                ) from None
+        except ValueError as error:
+            raise _failed(str(error)) from None
+        try:
+            said = _exchange(process, text.encode(), self.timeout_seconds)
+        finally:
+            _end(process)
+        if said is None:
+            raise _failed(
+                f"it took more than {self.timeout_seconds:g} seconds", doubtful=True
+            )
         if process.returncode != 0:
-            words = said[-_TEXT_BYTES:].decode("utf-8", "replace").strip()
+            words = said.decode("utf-8", "replace").strip()
             raise _failed(
                 f"exit code {process.returncode}{': ' if words else ''}{words}"
             )
 
 
-def _kill(process: subprocess.Popen[bytes]) -> None:
+def _exchange(
+    process: subprocess.Popen[bytes], text: bytes, seconds: float
+) -> bytes | None:
+    """Write to a process until it ends; returns the end of what it says, or None if it takes
+    longer.
+
+    Its own end counts, not that of its output, which a process that it leaves in the background may
+    keep open."""
+    stdin, stderr = process.stdin, process.stderr
+    assert stdin is not None and stderr is not None
+    ends = time.monotonic() + seconds
+    unsent, said = memoryview(text), b""
+    with selectors.DefaultSelector() as pipes, stdin, stderr:
+        for pipe in (stdin, stderr):
+            os.set_blocking(pipe.fileno(), False)
+        pipes.register(stdin, selectors.EVENT_WRITE)
+        pipes.register(stderr, selectors.EVENT_READ)
+        while process.poll() is None:
+            if time.monotonic() > ends:
+                return None
+            for key, _ in pipes.select(_POLL_SECONDS):
+                if key.fileobj is stderr:
+                    more = _read(stderr)
+                    said = (said + (more or b""))[-_TEXT_BYTES:]
+                    if more == b"":
+                        pipes.unregister(stderr)
+                    continue
+                unsent = unsent[_write(stdin, unsent) :]
+                if not unsent:
+                    pipes.unregister(stdin)
+                    stdin.close()
+        for _ in range(_LAST_READS):
+            said = (said + (_read(stderr) or b""))[-_TEXT_BYTES:]
+    return said
+
+
+def _read(pipe: IO[bytes]) -> bytes | None:
+    """Read a part; returns None if there is none now, and nothing at the end."""
+    try:
+        return os.read(pipe.fileno(), _PART_BYTES)
+    except BlockingIOError:
+        return None
+
+
+def _write(pipe: IO[bytes], text: memoryview) -> int:
+    """Write a part; returns its length."""
+    try:
+        return os.write(pipe.fileno(), text[:_PART_BYTES])
+    except BlockingIOError:
+        return 0
+    except BrokenPipeError:
+        # A command need not read its input.
+        return len(text)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Kill a process that has not ended, with its group."""
+    if process.returncode is not None:
+        return
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
+    # In a system call that cannot be interrupted, it ends later.
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(_KILLED_SECONDS)
 
 
 def _failed(why: str, *, doubtful: bool = False) -> DeliveryError:
