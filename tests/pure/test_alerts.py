@@ -295,6 +295,32 @@ def test_a_webhook_that_does_not_speak_http_is_an_error(answer: bytes) -> None:
         Webhook(f"http:{address}", timeout_seconds=5).deliver("{}", FACTS)
 
 
+def test_a_webhook_s_user_and_password_are_sent_and_never_logged(
+    server: tuple[str, type[_Answers]],
+) -> None:
+    url, kind = server
+    place = url.removeprefix("http://")
+    Webhook(f"http://me:p%40ss%C3%BC@{place}/ok").deliver("{}", FACTS)
+    ((headers, _),) = kind.received
+    assert headers["Authorization"] == "Basic bWU6cEBzc8O8"
+    assert headers["Host"] == place
+    for wrong in (":x", "[", "[::1/", ":99999999/", "[::1]x/", "a\x01b/", ""):
+        with pytest.raises(DeliveryError) as caught:
+            Webhook(f"http://me:secret@{wrong}").deliver("{}", FACTS)
+        assert "secret" not in str(caught.value)
+        assert not caught.value.doubtful
+
+
+def test_the_words_of_an_answer_are_quoted_in_part() -> None:
+    answer = b"HTTP/1.1 503 " + b"x" * 60_000 + b"\r\n\r\n"
+    with (
+        raw_server(lambda client: client.sendall(answer)) as address,
+        pytest.raises(DeliveryError, match="answers 503 xxx") as caught,
+    ):
+        Webhook(f"http:{address}", timeout_seconds=5).deliver("{}", FACTS)
+    assert len(str(caught.value)) < 700
+
+
 @contextlib.contextmanager
 def raw_server(serve: Callable[[socket.socket], None]) -> Iterator[str]:
     """A server that takes one connection, and what the client sends first: its URL."""

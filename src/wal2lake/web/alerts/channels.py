@@ -7,14 +7,17 @@ then, or never end.
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import http.client
 import os
+import re
 import selectors
 import signal
 import subprocess
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -91,16 +94,13 @@ class Webhook:
 
     def deliver(self, text: str, facts: Mapping[str, str]) -> None:
         """Send the JSON as the request's body."""
-        request = urllib.request.Request(
-            self.url,
-            data=text.encode(),
-            method="POST",
-            headers={
-                "Content-Type": "application/json",
-                "User-Agent": f"wal2lake/{__version__}",
-                "Idempotency-Key": f"{facts['id']}-{facts['event']}",
-            },
-        )
+        url, login = _without_login(self.url)
+        headers = {
+            "Content-Type": "application/json",
+            "User-Agent": f"wal2lake/{__version__}",
+            "Idempotency-Key": f"{facts['id']}-{facts['event']}",
+            **login,
+        }
         with contextlib.ExitStack() as stack:
             try:
                 deadline = stack.enter_context(
@@ -110,6 +110,9 @@ class Webhook:
                 raise _refused(str(error.strerror), doubtful=False) from None
             opener = urllib.request.build_opener(_NoRedirect, deadline.handler())
             try:
+                request = urllib.request.Request(
+                    url, data=text.encode(), method="POST", headers=headers
+                )
                 with (
                     opener.open(request, timeout=self.timeout_seconds) as answer,
                     # The status has accepted it, whatever the body is.
@@ -120,17 +123,34 @@ class Webhook:
                 with error, contextlib.suppress(OSError, http.client.HTTPException):
                     error.read(_TEXT_BYTES)
                 raise _refused(
-                    f"it answers {error.code} {error.reason}",
+                    f"it answers {error.code} {error.reason}"[:_TEXT_BYTES],
                     doubtful=error.code in _UNKNOWN_OUTCOME,
                 ) from None
-            except (OSError, ValueError, http.client.HTTPException) as error:
+            except (ValueError, http.client.InvalidURL):
+                # The error's text quotes the URL, which may have a secret.
+                raise _refused("it is not a valid URL", doubtful=False) from None
+            except (OSError, http.client.HTTPException) as error:
                 # A URLError comes before the whole request has been sent.
-                unsent = isinstance(error, urllib.error.URLError | ValueError)
+                unsent = isinstance(error, urllib.error.URLError)
                 reason = getattr(error, "reason", error)
                 words = f"{reason}"[:_TEXT_BYTES].strip() or type(reason).__name__
                 if deadline.passed:
                     words = f"it took more than {self.timeout_seconds:g} seconds"
                 raise _refused(words, doubtful=not unsent) from None
+
+
+def _without_login(url: str) -> tuple[str, dict[str, str]]:
+    """Return a URL without its user and password, and the header that has them."""
+    scheme, _, rest = url.partition("://")
+    authority = re.split("[/?#]", rest, maxsplit=1)[0]
+    login, separator, host = authority.rpartition("@")
+    if not separator:
+        return url, {}
+    user, _, password = login.partition(":")
+    plain = b":".join(map(urllib.parse.unquote_to_bytes, (user, password)))
+    encoded = base64.b64encode(plain).decode()
+    shorter = f"{scheme}://{host}{rest[len(authority) :]}"
+    return shorter, {"Authorization": f"Basic {encoded}"}
 
 
 def _refused(why: str, *, doubtful: bool) -> DeliveryError:
