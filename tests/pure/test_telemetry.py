@@ -158,6 +158,34 @@ def test_threads_lose_no_count(tmp_path: Path) -> None:
     assert read.histograms[("wait_seconds", ())].count == 8_000
 
 
+def test_a_file_of_an_earlier_version_is_gone_on_with(tmp_path: Path) -> None:
+    telemetry = Telemetry()
+    telemetry.count("rows_total", 7, kind="inserted", subscription="s", table="a.b")
+    telemetry.gauge("source_wal_lsn", 2**63 + 1, subscription="s")
+    telemetry.observe("wait_seconds", 700.0, subscription="s")
+    read = _written(tmp_path, telemetry)
+    path = telemetry_path(tmp_path, "engine")
+    first, second = path.read_bytes().splitlines()
+    names, value = json.loads(first), json.loads(second)
+    for kind in ("counters", "gauges"):
+        value[kind] = [
+            [*key, number] for key, number in zip(names[kind], value[kind], strict=True)
+        ]
+    value["histograms"] = [
+        [*key, *one]
+        for key, one in zip(names["histograms"], value["histograms"], strict=True)
+    ]
+    path.write_text(json.dumps(value, separators=(",", ":")))
+    earlier = read_process(tmp_path, "engine")
+    assert earlier is not None and earlier.pid == os.getpid()
+    assert earlier.counters == read.counters and earlier.gauges == read.gauges
+    assert earlier.histograms == read.histograms
+    started = Telemetry()
+    started.count("rows_total", 1, kind="inserted", subscription="s", table="a.b")
+    started.resume(earlier)
+    assert _written(tmp_path, started).counters == {_ROWS: 8}
+
+
 def test_broken_files_are_left_out(tmp_path: Path) -> None:
     assert read_telemetry(tmp_path) == ()
     telemetry = Telemetry()

@@ -370,9 +370,20 @@ def _read_file(
         if before is not None and before.first_line == first:
             return _read(before.first_line, _names_of(before), json.loads(second))
         kinds = json.loads(first)
+        if not second:
+            return _read_one_line(kinds)
         names = tuple(_names(kinds[kind]) for kind in _KINDS)
         return _read(first, names, json.loads(second))
     return None
+
+
+def _read_one_line(value: Any) -> ProcessTelemetry:
+    """Read the file of an earlier version, which has each number beside its name: a process that is
+    started again after an upgrade goes on with its counters."""
+    names = tuple(_names([one[:2] for one in value[kind]]) for kind in _KINDS)
+    numbers = {kind: [one[2] for one in value[kind]] for kind in ("counters", "gauges")}
+    histograms = [one[2:] for one in value["histograms"]]
+    return _read(b"", names, {**value, **numbers, "histograms": histograms})
 
 
 def telemetry_folder(directory: Path) -> Path:
