@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 
 from wal2lake.health import Concern, Problem, Severity
 from wal2lake.testing.waits import wait_until
+from wal2lake.web.alerts import ledger as ledger_module
 from wal2lake.web.alerts.channels import Command, DeliveryError, Webhook
 from wal2lake.web.alerts.ledger import Alert, AlertLedger
 
@@ -195,6 +196,41 @@ def test_a_begin_that_was_refused_and_is_over_says_nothing() -> None:
     assert ledger.due(START + timedelta(days=1)) is None
 
 
+def test_a_clock_that_is_set_back_delays_no_alert_for_long() -> None:
+    year = timedelta(days=365)
+    ledger = AlertLedger(5)
+    ledger.observe([problem("a")], START + year)
+    assert ledger.due(START) is not None, "it has lasted, as far as is known"
+    begin = ledger.due(START + year + timedelta(seconds=5))
+    assert begin is not None
+    ledger.attempt(begin)
+    ledger.failed(begin, START + year, doubtful=False)
+    assert ledger.due(START + year) is None, "it pauses"
+    assert ledger.due(START) is not None
+    assert ledger.due(START + year - timedelta(seconds=200)) is None
+
+
+def test_ends_that_nobody_accepts_are_given_up_beyond_a_number(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ledger_module, "_MOST_ENDS", 3)
+    ledger = AlertLedger(0)
+    names = "abcde"
+    ledger.observe(map(problem, names), START)
+    for _ in names:
+        begin = ledger.due(START)
+        assert begin is not None
+        ledger.attempt(begin)
+        ledger.sent(begin)
+    for second, kept in enumerate(("bcde", "cde", "de", "e", "")):
+        ledger.observe(map(problem, kept), START + timedelta(seconds=second))
+    ends = [entry["problem"]["subject"] for entry in ledger.to_json()]
+    assert ends == ["c", "d", "e"], "the last ones stay"
+    assert ledger.given_up == 2
+    ledger.observe(map(problem, names), START + timedelta(seconds=9))
+    assert len(ledger.to_json()) == 3, "what is there is never given up"
+
+
 class _Answers(http.server.BaseHTTPRequestHandler):
     """Answers by the path; keeps the bodies."""
 
@@ -327,15 +363,20 @@ def raw_server(serve: Callable[[socket.socket], None]) -> Iterator[str]:
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
         def run() -> None:
-            client, _ = listening.accept()
-            with client, contextlib.suppress(OSError):
-                client.recv(4096)
-                serve(client)
+            with contextlib.suppress(OSError):
+                client, _ = listening.accept()
+                with client:
+                    client.recv(4096)
+                    serve(client)
 
         thread = threading.Thread(target=run)
         thread.start()
-        yield f"//127.0.0.1:{listening.getsockname()[1]}/"
-        thread.join()
+        try:
+            yield f"//127.0.0.1:{listening.getsockname()[1]}/"
+        finally:
+            # A client whose time was over before it connected does not come any more.
+            listening.shutdown(socket.SHUT_RDWR)
+            thread.join()
 
 
 def drip(client: socket.socket) -> None:
@@ -364,10 +405,11 @@ def test_a_webhook_that_drips_does_not_hold_its_channel(
     began = time.monotonic()
     with (
         raw_server(serve) as address,
-        pytest.raises(DeliveryError, match=r"took more than 0\.3 seconds") as caught,
+        pytest.raises(DeliveryError, match="took more than 2 seconds") as caught,
     ):
-        Webhook(scheme + address, timeout_seconds=0.3).deliver("{}", FACTS)
-    assert time.monotonic() - began < 10
+        # Long enough to connect and send on a busy machine.
+        Webhook(scheme + address, timeout_seconds=2).deliver("{}", FACTS)
+    assert time.monotonic() - began < 20
     assert caught.value.doubtful is doubtful
 
 

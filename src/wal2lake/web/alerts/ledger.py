@@ -14,6 +14,7 @@ long, so a problem that flickers says nothing.
                           the problem goes, and stays away       ending, by an attempt
     announced   yes       the problem goes, and stays away       ending, by an attempt
     ending      yes       accepted                               forgotten
+                          10,000 younger ends wait, too          forgotten, and counted
                           refused, or no answer                  ending; another attempt
 
 The ledger is written to a file after each change, and before each attempt. So a crash neither
@@ -36,6 +37,10 @@ from wal2lake.health import Problem, ProblemKey
 
 _FIRST_PAUSE: Final = 1.0
 _LONGEST_PAUSE: Final = 300.0
+
+_MOST_ENDS: Final = 10_000
+"""Ends that wait for a channel that accepts nothing; the oldest ones beyond are given up. Tables
+that come and go would otherwise fill memory and disk. A guess: with usual texts some 20 MB."""
 
 Event = Literal["begin", "end"]
 
@@ -90,6 +95,10 @@ class AlertLedger:
         self.delay = timedelta(seconds=delay_seconds)
         self._entries: dict[ProblemKey, _Entry] = {}
         self._looked = True
+        # The problem of the alert that is being sent.
+        self._under_way: ProblemKey | None = None
+        self.given_up = 0
+        """Ends that were given up; the caller may begin anew to count."""
 
     def observe(self, problems: Iterable[Problem], now: datetime) -> bool:
         """Take the problems of one look."""
@@ -114,8 +123,21 @@ class AlertLedger:
                 self._entries[key] = replace(
                     entry, gone_at=now, failures=0, retry_at=None
                 )
+        self._give_up()
         # The words of a problem may change with each look; a restart gets them from the first one.
         return self._written() != before
+
+    def _give_up(self) -> None:
+        if len(self._entries) <= _MOST_ENDS:
+            return
+        gone = sorted(
+            (entry.gone_at, key)
+            for key, entry in self._entries.items()
+            if entry.gone_at is not None and key != self._under_way
+        )
+        for _, key in gone[: max(0, len(gone) - _MOST_ENDS)]:
+            del self._entries[key]
+            self.given_up += 1
 
     def _written(self) -> dict[ProblemKey, tuple[str, _Stage, datetime | None]]:
         return {
@@ -141,9 +163,12 @@ class AlertLedger:
     def _is_due(self, entry: _Entry, now: datetime) -> bool:
         if entry.stage is _Stage.ANNOUNCED and entry.gone_at is None:
             return False
-        if entry.retry_at is not None and now < entry.retry_at:
-            return False
-        return now - (entry.gone_at or entry.first_seen) >= self.delay
+        # A clock that is set back by hours must not make a pause, or the delay, last for hours.
+        if entry.retry_at is not None:
+            left = entry.retry_at - now
+            if timedelta() < left <= timedelta(seconds=_LONGEST_PAUSE):
+                return False
+        return abs(now - (entry.gone_at or entry.first_seen)) >= self.delay
 
     def attempt(self, alert: Alert) -> bool:
         """Note that an alert is going to be sent."""
@@ -151,11 +176,13 @@ class AlertLedger:
         begins = alert.event == "begin"
         stage = _Stage.BEGINNING if begins else _Stage.ENDING
         self._entries[key] = replace(entry, stage=stage)
+        self._under_way = key
         return entry.stage is not stage
 
     def sent(self, alert: Alert) -> None:
         """Note that the alert of an attempt was accepted."""
         key, entry = self._entry_of(alert)
+        self._under_way = None
         if alert.event == "end":
             del self._entries[key]
         else:
@@ -167,6 +194,7 @@ class AlertLedger:
         """Note an attempt that failed; the next one comes after a growing pause. ``doubtful``: the
         alert may have been accepted all the same."""
         key, entry = self._entry_of(alert)
+        self._under_way = None
         pause = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2 ** min(entry.failures, 16))
         failed = replace(
             entry,

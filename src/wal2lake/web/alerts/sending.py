@@ -157,7 +157,14 @@ class Sender:
             # On record before it is sent: a kill repeats it with the same id.
             if alert is not None and self._ledger.attempt(alert):
                 self._unsaved = True
+            given_up, self._ledger.given_up = self._ledger.given_up, 0
         self._save()
+        if given_up:
+            get_logger().error(
+                f"gave up {given_up} ends of problems that were to be sent by"
+                f" {self._channel.name}",
+                detail="Too many ends wait for a channel that accepts none.",
+            )
         if alert is None:
             return False
         failure = self._failure(alert, node)
