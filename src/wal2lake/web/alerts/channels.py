@@ -34,7 +34,7 @@ _TEXT_BYTES: Final = 500
 """Bytes of an answer or of a command's output that an error quotes."""
 
 _PART_BYTES: Final = 65_536
-"""What a pipe of a command holds, and so what is read or written at a time."""
+"""Capacity of a pipe: read or written at a time."""
 
 _LAST_READS: Final = 4
 """Reads of what a command has left in the pipe. Not to the end: its background may write on."""
