@@ -95,16 +95,15 @@ from wal2lake.sql.query.translate import (
     BoundParameter,
     Resolver,
     SparkQuery,
-    computes,
     translate_query,
 )
 from wal2lake.sql.query.writes import SparkWrite, translate_write
 from wal2lake.sql.sysviews import (
     FunctionRequest,
+    QueryRoute,
     SystemCatalog,
     calls_functions,
-    is_system_query,
-    only_computes,
+    route_of,
 )
 from wal2lake.wire.frontback import FieldDescription, Format
 
@@ -183,10 +182,12 @@ class LakeBackend:
         """Parse a statement; errors about names come from ``fields`` or ``execute``."""
         statement = parse(sql)
         oids = stated_types(sql, statement, param_oids)
-        is_query = isinstance(statement, OtherStatement) and statement.kind in _QUERIES
-        system = is_query and is_system_query(sql)
-        if system and (only_computes(sql) or computes(sql)):
-            system = not self._is_known(sql, oids)
+        route = QueryRoute.LAKE
+        if isinstance(statement, OtherStatement) and statement.kind in _QUERIES:
+            route = route_of(sql)
+        system = route is QueryRoute.CATALOGS or (
+            route is QueryRoute.EITHER and not self._is_known(sql, oids)
+        )
         if 0 in oids:
             resolver, zone = self._resolver, self._context.parameters["TimeZone"]
             oids = parameter_types(

@@ -7,6 +7,7 @@ a query beyond its first words.
 
     lexer, quoting             SQL's lexical rules: tokens, statements, names and constants
     parser                     finds out which statement a text is; start here
+    remembered                 keeps results for texts that clients repeat
     cursor                     takes tokens by the rules of gram.y
     subscription, table        the rules of each statement
     constraints/               column sources, sequences, CHECK, deferral, generated columns

@@ -7,7 +7,9 @@ Never: runs Spark, connects to anything, changes the catalog.
 Catalogs that describe PostgreSQL's own implementation (operators, casts, text search) are declared
 and empty: SQL cannot change them in a node.
 
+    routing          which queries are answered here
     system_catalog   ``SystemCatalog``: answers a query; start here
+    plans            relations registered with the engine, and the engine's plans of queries
     source           the port through which the views read the node
     declarations/    which relations and columns there are
     rows/            their rows, of which ``arrow_table`` makes tables
@@ -16,10 +18,11 @@ and empty: SQL cannot change them in a node.
 """
 
 from wal2lake.sql.sysviews.functions.call import FunctionRequest
-from wal2lake.sql.sysviews.query.rewrite import (
+from wal2lake.sql.sysviews.routing import (
+    QueryRoute,
     calls_functions,
     is_system_query,
-    only_computes,
+    route_of,
 )
 from wal2lake.sql.sysviews.source import (
     ActiveSession,
@@ -35,8 +38,9 @@ __all__ = [
     "FunctionRequest",
     "LogReading",
     "LoggedMessage",
+    "QueryRoute",
     "SystemCatalog",
     "calls_functions",
     "is_system_query",
-    "only_computes",
+    "route_of",
 ]

@@ -42,19 +42,24 @@ _ZEROS: Final[dict[str, Any]] = {
 }
 
 
-def arrow_table(relation: SystemRelation, rows: Iterable[Row]) -> pa.Table:
-    """Return the table of the rows."""
-    kept = list(rows)
-    arrays = []
-    fields = []
-    for column in relation.columns:
-        kind = _arrow_type(column)
-        zero = _zero(column)
-        name = column.name
-        values = [row.get(name, zero) for row in kept]
-        arrays.append(pa.array(values, kind))
-        fields.append(pa.field(name, kind))
-    return pa.Table.from_arrays(arrays, schema=pa.schema(fields))
+class ArrowForm:
+    """The form of a relation's rows as a table: its columns, and the values of missing ones."""
+
+    __slots__ = ("_zeros", "schema")
+
+    def __init__(self, relation: SystemRelation) -> None:
+        columns = relation.columns
+        self.schema = pa.schema([pa.field(c.name, _arrow_type(c)) for c in columns])
+        self._zeros = [_zero(column) for column in columns]
+
+    def table(self, rows: Iterable[Row]) -> pa.Table:
+        """Return the table of the rows."""
+        kept = list(rows)
+        arrays = [
+            pa.array([row.get(field.name, zero) for row in kept], field.type)
+            for field, zero in zip(self.schema, self._zeros, strict=True)
+        ]
+        return pa.Table.from_arrays(arrays, schema=self.schema)
 
 
 def _arrow_type(column: SystemColumn) -> pa.DataType:

@@ -4,10 +4,11 @@ Comes in: a query with bound parameters, and the session that asks. Goes out: Ro
 fields, and an ``Outcome`` with encoded rows. One per process, shared by all sessions and
 guarded by a lock, which each query holds while it runs; results are small.
 
-The engine is an in-memory DuckDB, opened at the first query. Relations are Arrow tables registered
-under internal names. A query that reads a relation makes it again if the schema or the
-subscriptions, whichever it shows, have changed; moving views are made again for each query.
-Catalog functions are Python functions, which see the running query's session in ``Call``.
+The engine is an in-memory DuckDB, opened at the first query. ``plans`` registers relations under
+internal names, and keeps the plans of queries. A query that reads a relation makes its rows again
+if the schema or the subscriptions, whichever it shows, have changed; moving views are made again
+for each query. Catalog functions are Python functions, which see the running query's session in
+``Call``. Privileges are checked at each execution.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Final
 
 import duckdb
@@ -29,7 +31,6 @@ from wal2lake.errors import (
 from wal2lake.sql.backend import Outcome, SessionContext
 from wal2lake.sql.query.results import Rendering, columns_in
 from wal2lake.sql.query.translate import BoundParameter
-from wal2lake.sql.sysviews.arrow_table import arrow_table
 from wal2lake.sql.sysviews.declarations.relations import (
     INFORMATION_SCHEMA,
     PG_CATALOG,
@@ -41,9 +42,10 @@ from wal2lake.sql.sysviews.functions.pg_proc import (
     Function,
     internal_name,
 )
+from wal2lake.sql.sysviews.plans import QueryPlan, QueryPlans
 from wal2lake.sql.sysviews.query import limits
 from wal2lake.sql.sysviews.query.failures import converted, translated_error
-from wal2lake.sql.sysviews.query.results import fields_of, printable
+from wal2lake.sql.sysviews.query.results import printable
 from wal2lake.sql.sysviews.query.rewrite import (
     Translated,
     internal_relation,
@@ -81,6 +83,23 @@ _SETTINGS: Final = {
 client may query, so the engine reaches no file, no network and no variable of this process."""
 
 
+_MOVING_ROWS: Final = {
+    **LIVE_ROWS,
+    **LOG_ROWS,
+    **PUBLISHING_ROWS,
+    **MOVING_SEQUENCES,
+    **PROBLEM_ROWS,
+}
+"""Views whose rows are made for each query."""
+
+
+def _moves(relation: SystemRelation) -> bool:
+    """Whether the rows of a relation may differ between queries while the catalog is the same."""
+    if relation.schema == INFORMATION_SCHEMA:
+        return False
+    return relation.name in _MOVING_ROWS or relation.name in GUARDED
+
+
 class _Unknown(dict[FunctionRequest, object]):
     """Answers for a query that is only described: every answer is null."""
 
@@ -103,14 +122,16 @@ class SystemCatalog:
         self._source = source
         self._lock = threading.Lock()
         self._connection: Any = None
+        self._plans: QueryPlans | None = None
         self._counter: int | None = None
         self._schema: tuple[object, ...] | None = None
         self._facts: Facts | None = None
         self._replication: Replication | None = None
         self._schema_version = 0
         self._state_version = 0
-        self._made: dict[str, int] = {}
         self._call: Call | None = None
+        self._calls = 0
+        """Number of calls of catalog functions."""
         self._running: int | None = None
 
     def over(self, catalog: Catalog) -> SystemCatalog:
@@ -121,10 +142,8 @@ class SystemCatalog:
         self, sql: str, parameters: Sequence[BoundParameter], context: SessionContext
     ) -> tuple[FieldDescription, ...]:
         """Return the result's columns without running the query."""
-        query = translate(sql, parameters)
         with self._lock:
-            relation = self._bind(query, context, _Unknown(), {})
-            return fields_of(query.outputs, relation.columns, relation.types)
+            return self._planned(sql, tuple(parameters), context)[0].fields
 
     def execute(
         self,
@@ -139,18 +158,21 @@ class SystemCatalog:
         ``perform`` carries out the requests of its functions when the lock is free: afterwards, or
         before the query runs again with the answer. Moving views are read once, so that an effect
         of the query does not remove the rows that caused it."""
-        query = translate(sql, parameters)
+        bound = tuple(parameters)
         answers: dict[FunctionRequest, object] = {}
         read: dict[str, pa.Table] = {}
         while True:
             try:
-                return self._execute(query, context, formats, perform, answers, read)
+                return self._execute(
+                    sql, bound, context, formats, perform, answers, read
+                )
             except AnswerNeeded as needed:
                 answers[needed.request] = perform(needed.request)
 
     def _execute(
         self,
-        query: Translated,
+        sql: str,
+        parameters: tuple[BoundParameter, ...],
         context: SessionContext,
         formats: Sequence[Format],
         perform: Callable[[FunctionRequest], object],
@@ -160,18 +182,27 @@ class SystemCatalog:
         with self._lock:
             self._running = context.pid
             try:
-                relation = self._bind(query, context, answers, read)
-                fields = fields_of(query.outputs, relation.columns, relation.types)
+                plan, moment = self._planned(sql, parameters, context)
+                query, fields = plan.query, plan.fields
+                for relation in query.relations:
+                    self._ensure(relation, moment, read)
+                plans = self._open()
+                # What is called meanwhile has no effect, and its answer is not kept.
+                self._call, before = self._call_of(moment, _Unknown()), self._calls
+                self._guarded(
+                    query,
+                    lambda: plans.prepare(plan, lambda: self._calls > before),
+                )
+                self._call = call = self._call_of(moment, answers)
                 for clause, count in query.counts:
-                    limits.refuse_negative(clause, self._value(query, count))
-                table = self._guarded(query, relation.to_arrow_table)
-                assert self._call is not None
+                    value = self._guarded(query, partial(plans.value, count))
+                    limits.refuse_negative(clause, value)
+                table = self._guarded(query, lambda: plans.run(plan))
                 with converted():
-                    table = printable(table, fields, formats, self._call)
-                requests = self._call.requests
+                    table = printable(table, fields, formats, call)
             finally:
                 self._running = None
-        for request in requests:
+        for request in call.requests:
             perform(request)
         rendering = Rendering.of(context.parameters)
         with converted():
@@ -206,45 +237,47 @@ class SystemCatalog:
         with self._lock:
             if self._connection is not None:
                 self._connection.close()
-            self._connection = None
-            self._made.clear()
+            self._connection = self._plans = None
             self._call = None
 
     # ---- one query, under the lock -------------------------------------------------------
 
-    def _bind(
+    def _planned(
         self,
-        query: Translated,
+        sql: str,
+        parameters: tuple[BoundParameter, ...],
         context: SessionContext,
-        answers: Mapping[FunctionRequest, object],
-        read: dict[str, pa.Table],
-    ) -> Any:
-        """Return the engine's relation for a query, with current inputs.
+    ) -> tuple[QueryPlan, Moment]:
+        """Return the plan of a query, and the facts that it runs with.
 
-        Inputs in ``read`` stay as an earlier run of the same query has read them."""
-        connection = self._open()
+        Raises an error if the session may not read one of the query's relations."""
+        query = translate(sql, parameters)
+        plans = self._open()
         facts, replication = self._refresh()
-        self._call = Call(
-            facts, self._source, context, datetime.now(UTC), answers=answers
-        )
         moment = Moment(facts, replication, self._source, context)
         for relation in query.relations:
             _check_readable(relation, moment)
-            self._ensure(relation, moment, read)
-        bound = self._guarded(query, lambda: connection.sql(query.sql))
+        self._call = self._call_of(moment, _Unknown())
+        plan = self._guarded(query, lambda: plans.plan((sql, parameters), query))
         if query.misplaced is not None:
             raise UsageError(query.misplaced, sqlstate="42809")
-        return bound
+        return plan, moment
 
-    def _open(self) -> Any:
-        if self._connection is None:
+    def _call_of(
+        self, moment: Moment, answers: Mapping[FunctionRequest, object]
+    ) -> Call:
+        now = datetime.now(UTC)
+        return Call(moment.facts, self._source, moment.context, now, answers=answers)
+
+    def _open(self) -> QueryPlans:
+        if self._plans is None:
             connection = duckdb.connect(":memory:", config=dict(_SETTINGS))
             connection.execute("set TimeZone = 'UTC'")
             connection.execute("set lock_configuration = true")
             for (name, count), function in FUNCTIONS.items():
                 _register(connection, internal_name(name, count), count, function, self)
-            self._connection = connection
-        return self._connection
+            self._connection, self._plans = connection, QueryPlans(connection, _moves)
+        return self._plans
 
     def _refresh(self) -> tuple[Facts, Replication]:
         """Read the source if its counter has changed; increase the version of what differs."""
@@ -283,17 +316,16 @@ class SystemCatalog:
     ) -> None:
         """Make a relation's rows unless the engine has the current ones."""
         rows, version = self._rows(relation, moment)
+        plans = self._open()
+        held = plans.registered(relation)
+        if version is not None:
+            if held.version != version:
+                plans.hold(relation, held.form.table(rows()), version)
+            return
         name = internal_relation(relation)
-        if version is not None and self._made.get(name) == version:
-            return
-        if version is None:
-            if name not in read:
-                read[name] = arrow_table(relation, rows())
-            self._connection.register(name, read[name])
-            self._made[name] = -1
-            return
-        self._connection.register(name, arrow_table(relation, rows()))
-        self._made[name] = version
+        if name not in read:
+            read[name] = held.form.table(rows())
+        plans.hold(relation, read[name], None)
 
     def _rows(
         self, relation: SystemRelation, moment: Moment
@@ -310,13 +342,7 @@ class SystemCatalog:
                 or PUBLICATION_ROWS.get(name)
                 or SEQUENCE_ROWS.get(name)
             )
-            moving = (
-                LIVE_ROWS.get(name)
-                or LOG_ROWS.get(name)
-                or PUBLISHING_ROWS.get(name)
-                or MOVING_SEQUENCES.get(name)
-                or PROBLEM_ROWS.get(name)
-            )
+            moving = _MOVING_ROWS.get(name)
             if moving is not None:
                 return (lambda: moving(moment)), None
             state = SUBSCRIPTION_ROWS.get(name)
@@ -327,10 +353,6 @@ class SystemCatalog:
         if maker is None or relation.schema not in (PG_CATALOG, INFORMATION_SCHEMA):
             return tuple, 0
         return (lambda: maker(moment.facts)), self._schema_version
-
-    def _value(self, query: Translated, sql: str) -> object:
-        rows = self._guarded(query, lambda: self._connection.sql(sql).fetchall())
-        return rows[0][0]
 
     def _guarded(self, query: Translated, action: Callable[[], Any]) -> Any:
         try:
@@ -358,6 +380,7 @@ def _register(
     def run(*arguments: Any) -> Any:
         call = owner._call
         assert call is not None
+        owner._calls += 1
         try:
             return implementation(call, *arguments)
         except Wal2LakeError as error:

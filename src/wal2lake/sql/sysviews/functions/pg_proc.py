@@ -378,9 +378,13 @@ FUNCTIONS: Final[Mapping[tuple[str, int], Function]] = _functions()
 """By PostgreSQL's name and the number of arguments."""
 
 
+CATALOG_FUNCTION: Final = "w_"
+"""Prefix of the engine's names of catalog functions."""
+
+
 def internal_name(name: str, arguments: int) -> str:
     """Return the engine's name for a function: its own functions have some of these names, too."""
-    return f"w_{name.replace('.', '_')}_{arguments}"
+    return f"{CATALOG_FUNCTION}{name.replace('.', '_')}_{arguments}"
 
 
 # Set-returning functions that return no row in a node: their columns, with the engine's types.

@@ -3,7 +3,7 @@
 Takes: SQL in PostgreSQL's dialect; the engine's columns. Gives: the engine's SQL; names, types
 and values as PostgreSQL has them. Owns: nothing. Never: runs the query.
 
-    rewrite        the whole translation, over the others; ``is_system_query``
+    rewrite        the whole translation, over the others
     names/         the names of a query
     inference      the type of an expression, the name of a result column
     casts          casts and operators of types that the engine does not have

@@ -1,8 +1,7 @@
 """Translates a catalog query of PostgreSQL's dialect for the embedded engine.
 
 Comes in: the text of a query and its bound parameters. Goes out: ``Translated``: the engine's SQL,
-the relations that it reads, PostgreSQL's names and types of the result columns. ``is_system_query``
-tells which queries this room answers.
+the relations that it reads, PostgreSQL's names and types of the result columns.
 
 sqlglot knows both dialects. This module changes the parts of the tree that sqlglot cannot
 translate: catalog types (OID types are numbers in the engine; ``scopes`` infers them), functions of
@@ -33,6 +32,7 @@ from wal2lake.errors import (
 from wal2lake.pgtypes.registry.pg_type import format_type, type_by_oid
 from wal2lake.pgtypes.registry.type_names import parse_type_name
 from wal2lake.sql.grammar.lexer import readable_by_sqlglot
+from wal2lake.sql.grammar.remembered import LONGEST, TEXTS, by_text
 from wal2lake.sql.query.analysis.functions.rules import NO_SUCH_FUNCTION
 from wal2lake.sql.query.analysis.functions.strings import no_function
 from wal2lake.sql.query.dialect import PostgresDialect
@@ -48,6 +48,7 @@ from wal2lake.sql.sysviews.declarations.relations import (
     system_relation,
 )
 from wal2lake.sql.sysviews.functions.pg_proc import (
+    CATALOG_FUNCTION,
     EMPTY_TABLE_FUNCTIONS,
     EXPANDARRAY,
     FUNCTIONS,
@@ -107,17 +108,16 @@ class Translated:
     """The error about OVER or FILTER behind a call, if the engine knows the function."""
     counts: tuple[tuple[str, str], ...]
     """The engine's queries for the row counts of LIMIT and OFFSET, with the clause."""
+    lasts: bool
+    """Whether a plan of the query may be kept, as it has no answer of its moment in it."""
 
 
 _RENAMED_COLUMNS: Final = {"daticulocale": "datlocale"}
 """The name of a pg_database column in PostgreSQL 15 and 16, whose psql selects it."""
 
 
-# ---- routing -----------------------------------------------------------------------------------
-
-
-@lru_cache(maxsize=512)
-def _parse(sql: str) -> exp.Expression | None:
+@by_text
+def parsed(sql: str) -> exp.Expression | None:
     """Return the tree of a query with folded names; None if sqlglot cannot parse it.
 
     The tree is cached and must not be changed."""
@@ -136,88 +136,21 @@ def _parse(sql: str) -> exp.Expression | None:
     return tree
 
 
-def is_system_query(sql: str) -> bool:
-    """Whether a query reads only system relations, or no relation at all."""
-    tree = _parse(sql)
-    if tree is None or tree.find(
-        exp.Into, exp.Lock, exp.Insert, exp.Update, exp.Delete
-    ):
-        return False
-    ctes = {cte.alias for cte in tree.find_all(exp.CTE)}
-    for table in tree.find_all(exp.Table):
-        if not isinstance(table.this, exp.Identifier):
-            continue
-        if table.db in SYSTEM_SCHEMA_NAMES:
-            continue
-        if table.db or not (table.name in ctes or table.name.startswith("pg_")):
-            return False
-    return True
-
-
-_COMPUTATIONS: Final = (
-    exp.Values,
-    exp.SetOperation,
-    exp.Binary,
-    exp.Unary,
-    exp.Case,
-    exp.Array,
-    exp.Interval,
-    exp.BitString,
-    exp.HexString,
-    exp.ExplodingGenerateSeries,
-)
-
-
-def only_computes(sql: str) -> bool:
-    """Whether a query has no relations, and more in it than constants and functions.
-
-    The embedded engine's numbers, dates and unions are not PostgreSQL's.
-    """
-    tree = _parse(sql)
-    if tree is None or any(
-        isinstance(table.this, exp.Identifier) for table in tree.find_all(exp.Table)
-    ):
-        return False
-    return any(
-        isinstance(node, _COMPUTATIONS)
-        or (isinstance(node, exp.Literal) and not node.is_string and not node.is_int)
-        or (
-            isinstance(node, exp.Cast)
-            and (
-                node.to.expressions
-                or node.to.this
-                in exp.DataType.NUMERIC_TYPES | exp.DataType.TEMPORAL_TYPES
-            )
-        )
-        for node in tree.walk()
-        if not isinstance(node, exp.Paren)
-    )
-
-
-def calls_functions(sql: str) -> bool:
-    """Whether a query has a call that only the embedded engine may know, or a WAL position."""
-    tree = _parse(sql)
-    syntax = (exp.Case, exp.Array, exp.Connector)
-    return tree is not None and any(
-        call.to.sql("postgres").lower() == "pg_lsn"
-        if isinstance(call, exp.Cast)
-        else not isinstance(call, syntax)
-        for call in tree.find_all(exp.Func)
-    )
-
-
 def translate(sql: str, parameters: Sequence[BoundParameter]) -> Translated:
     """Rewrite a query for which ``is_system_query`` holds."""
     values = tuple(parameters)
-    return _translate(sql, values)
+    size = len(sql) + sum(len(value.text or "") for value in values)
+    # Long texts are not kept.
+    find = _translate if size <= LONGEST else _translate.__wrapped__
+    return find(sql, values)
 
 
-@lru_cache(maxsize=512)
+@lru_cache(maxsize=TEXTS)
 def _translate(sql: str, parameters: tuple[BoundParameter, ...]) -> Translated:
-    parsed = _parse(sql)
-    if parsed is None:
+    kept = parsed(sql)
+    if kept is None:
         raise SqlSyntaxError("syntax error")
-    tree = parsed.copy()
+    tree = kept.copy()
     _bind(tree, parameters)
     _select_something(tree)
     unqualify(tree)
@@ -236,7 +169,43 @@ def _translate(sql: str, parameters: tuple[BoundParameter, ...]) -> Translated:
         raise FeatureNotSupportedError("the query is not supported") from None
     shown = None if outputs is None else tuple(outputs)
     signatures = rewriter.signatures.by_engine_name()
-    return Translated(text, relations, signatures, shown, misplaced, counts(tree))
+    return Translated(
+        text, relations, signatures, shown, misplaced, counts(tree), _lasts(tree)
+    )
+
+
+_OF_THE_MOMENT: Final = tuple(
+    kind
+    for name, kind in vars(exp).items()
+    if isinstance(kind, type)
+    and issubclass(kind, exp.Func)
+    and name.startswith(("Current", "Local", "Rand", "Session", "Unix", "Utc", "Uuid"))
+)
+"""Calls of the engine's functions whose result the engine may compute once for a plan."""
+
+_LASTING: Final = frozenset(
+    (
+        *("array_to_string", "datepart", "epoch_us", "error", "isfinite", "len"),
+        *("json_group_array", "json_object", "list_concat", "list_transform"),
+        *("octet_length", "record_out", "regexp_extract", "regexp_matches"),
+        *("generate_subscripts", "struct_extract", "unnest"),
+    )
+)
+"""The engine's functions that the translation uses, and that are no classes of sqlglot."""
+
+
+def _lasts(tree: exp.Expression) -> bool:
+    """Whether the plan of a translated query has no answer of its moment in it."""
+    return not any(map(_is_of_the_moment, tree.find_all(exp.Func)))
+
+
+def _is_of_the_moment(call: exp.Expression) -> bool:
+    if not isinstance(call, exp.Anonymous):
+        return isinstance(call, _OF_THE_MOMENT)
+    if call.name.startswith(CATALOG_FUNCTION):
+        # The engine evaluates a call of constants when it plans.
+        return call.find(exp.Column) is None
+    return call.name not in _LASTING
 
 
 def _selected_values(values: exp.Values) -> exp.Select:
@@ -256,10 +225,10 @@ def _selected_values(values: exp.Values) -> exp.Select:
 
 def determine_parameters(sql: str, parameters: Sequence[BoundParameter]) -> None:
     """Determine the types of parameters from operands beside them and from casts."""
-    parsed = _parse(sql)
-    if parsed is None:
+    kept = parsed(sql)
+    if kept is None:
         return
-    tree = parsed.copy()
+    tree = kept.copy()
     _bind(tree, parameters)
     for node in tree.find_all(exp.Cast):
         with suppress(UndefinedObjectError):
