@@ -144,7 +144,7 @@ class LocalTransaction:
         self.kind = kind
         self._node = node
         self._check = check
-        self._place = f"{scratch(node)}/{uuid.uuid4().hex}"
+        self._name = uuid.uuid4().hex
         self._numbers = itertools.count(1)
         self._modes: dict[Oid | None, bool] = {}
         """Modes of SET CONSTRAINTS by table: is the key deferred? None: for all other tables."""
@@ -278,7 +278,7 @@ class LocalTransaction:
                 branch = self._node.branches.open(
                     table.location,
                     None if alone else snapshot.of(table),
-                    f"{self._place}-{next(self._numbers)}",
+                    f"{scratch(self._node)}/{self._name}-{next(self._numbers)}",
                     job_group,
                 )
                 self._branches[table.storage] = _Branched(table, branch, 0)
