@@ -724,3 +724,30 @@ def test_any_number_alone_is_stored_exactly_or_refused(
         fits = abs(number).scaleb(scale) < 10**precision
         exact = number.scaleb(scale) % 1 == 0
         assert stored == (number if fits and exact else None)
+
+
+@pytest.mark.parametrize("timezone", ["UTC", "America/New_York"])
+@pytest.mark.parametrize(
+    ("kind", "oid", "values"),
+    [
+        (pa.timestamp("us", "UTC"), 1184, [0, -1, 999_999, 1_790_000_000_120_000]),
+        (pa.timestamp("us", "UTC"), 1184, [60_000_000, (1 << 63) - 1, 1 - (1 << 63)]),
+        (pa.timestamp("us"), 1114, [0, -62_135_596_800_000_000, 1_000_000, None]),
+        (pa.timestamp("us"), 1114, [253_402_300_799_999_999, -(10**17), 3 * 10**17]),
+        (pa.int64(), 20, [0, -1, None, (1 << 63) - 1, -(1 << 63)]),
+        (pa.int16(), 21, [5, -32768, None]),
+        (pa.uint32(), 26, [0, 4_294_967_295]),
+        (pa.string(), 25, ["", "ä", None, "NULL", "x" * 100]),
+    ],
+)
+def test_few_values_have_the_texts_of_many(
+    kind: pa.DataType, oid: int, values: list[Any], timezone: str
+) -> None:
+    times = 40
+    few = pa.array(values, kind)
+    many = pa.array(values * times, kind)
+    texts = arrow_to_text(few, oid, timezone=timezone)
+    assert arrow_to_text(many, oid, timezone=timezone) == texts * times
+    assert arrow_to_text(many.slice(1, 2), oid, timezone=timezone) == texts[1:3] + (
+        texts[:1] if len(texts) < 3 else []
+    )

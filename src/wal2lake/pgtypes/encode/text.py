@@ -25,6 +25,7 @@ import pyarrow.compute as pc
 
 from wal2lake.errors import FeatureNotSupportedError
 from wal2lake.pgtypes.encode.datetime import (
+    FEW,
     dates_column,
     dates_text,
     durations_text,
@@ -125,14 +126,16 @@ def _texts(array: pa.Array, oid: int, typmod: int, style: TextStyle) -> Texts:
         return _texts(array.dictionary_decode(), oid, typmod, style)
     if types.is_null(arrow):
         return [None] * len(array)
-    if types.is_string(arrow) or types.is_large_string(arrow) or arrow.id == _VIEW:
+    if types.is_string(arrow):
+        return array.view(_BINARY).to_pylist()  # type: ignore[no-any-return]
+    if types.is_large_string(arrow) or arrow.id == _VIEW:
         return array.cast(pa.large_binary()).to_pylist()  # type: ignore[no-any-return]
     if types.is_boolean(arrow):
         return [None if v is None else b"t" if v else b"f" for v in array.to_pylist()]
     if types.is_floating(arrow) or oid in (_FLOAT4, _FLOAT8):
         return _floats(array, oid, style.extra_float_digits)
     if types.is_integer(arrow):
-        return array.cast(pa.string()).cast(pa.binary()).to_pylist()  # type: ignore[no-any-return]
+        return _integers(array)
     if types.is_decimal(arrow):
         return _decimals(array, typmod if oid == _NUMERIC else -1)
     if types.is_date(arrow):
@@ -155,6 +158,13 @@ def _texts(array: pa.Array, oid: int, typmod: int, style: TextStyle) -> Texts:
 
 
 _VIEW = pa.string_view().id
+_BINARY = pa.binary()
+
+
+def _integers(array: pa.Array) -> Texts:
+    if len(array) <= FEW:
+        return [None if v is None else b"%d" % v for v in array.to_pylist()]
+    return array.cast(pa.string()).cast(pa.binary()).to_pylist()  # type: ignore[no-any-return]
 
 
 def _floats(array: pa.Array, oid: int, extra_float_digits: int) -> Texts:
