@@ -73,6 +73,8 @@ class World:
     committed: Callable[[str], None] = lambda location: None
     tasks: list[tuple[str, ...]] = field(default_factory=list)
     """Tables of each Spark task."""
+    snapshots: list[str] = field(default_factory=list)
+    """Snapshot of each Spark task."""
     questions: list[int] = field(default_factory=list)
     """How many tables the publisher was asked about at once."""
     log: list[Any] = field(default_factory=list)
@@ -155,6 +157,7 @@ class World:
         self, pool: object, function: object, tasks: tuple[CopyTask, ...]
     ) -> list[Any]:
         self.tasks.append(tuple(task.table for task in tasks))
+        self.snapshots += {task.snapshot for task in tasks}
         results: list[Any] = []
         for task in tasks:
             self.reading(task.table)
