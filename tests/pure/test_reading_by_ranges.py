@@ -193,6 +193,47 @@ def test_pieces_of_a_row_group(s3: Server, proxy: StoreProxy, content: bytes) ->
     assert proxy.count("GET", "") == 4
 
 
+# ---- row groups that are larger than a window ------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def large() -> tuple[bytes, pa.Table]:
+    """A row group of 46 MB that hardly compresses, half of it in one column, and one of 1 MB."""
+    noise = random.Random(1)
+
+    def column(width: int, rows: int) -> pa.Array:
+        return pa.array([noise.randbytes(width) for _ in range(rows)], pa.binary())
+
+    def part(rows: int) -> pa.Table:
+        nested = [{"x": noise.randbytes(70), "y": i, "z": [i]} for i in range(rows)]
+        columns = {"id": pa.array(range(rows), pa.int64()), "big": column(600, rows)}
+        columns |= {name: column(150, rows) for name in "abc"}
+        return pa.table(columns | {"s": pa.array(nested)})
+
+    first = part(40_000)
+    sink = io.BytesIO()
+    with pq.ParquetWriter(sink, first.schema, compression="none") as writer:
+        writer.write_table(first)
+        second = part(900)
+        writer.write_table(second)
+    return sink.getvalue(), pa.concat_tables([first, second])
+
+
+@pytest.mark.parametrize("columns", [["id", "big", "a"], ["big"]])
+def test_a_local_row_group_is_read_in_pieces(
+    large: tuple[bytes, pa.Table], columns: list[str], tmp_path: Path
+) -> None:
+    content, _ = large
+    path = tmp_path / "t.parquet"
+    path.write_bytes(content)
+    before = pa.total_allocated_bytes()
+    with open_parquet(str(path), buffer_size=1 << 20) as parquet:
+        held = 0
+        for _ in parquet.batches([0], columns, 1000):
+            held = max(held, pa.total_allocated_bytes() - before)
+    assert held < 12 << 20
+
+
 # ---- faults --------------------------------------------------------------------------------
 
 

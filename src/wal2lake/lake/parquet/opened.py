@@ -9,7 +9,9 @@ In: a file's place and size, then row groups and names of columns. Out: Arrow ta
     3 ..     the same for the next row groups
 
 The log states the size of each file, so nothing asks for it. A file of this machine is read as
-pyarrow does, a column of a row group at once, without Python.
+pyarrow does, a column of a row group at once, without Python. Its ``pre_buffer`` is off: it reads
+all columns of a row group at once, whatever ``buffer_size`` says, and in other threads, which takes
+a small file longer than to read it.
 
 Called by ``upsert.stored``, ``staging``, ``upsert.runs``. Sources: Parquet format, "File Format",
 "Column Chunks".
@@ -79,7 +81,11 @@ class OpenParquet:
         if needs_footer:
             reader.fetch([(max(0, size - _END_BYTES), size)])
         self._file: Any = self._call(
-            pq.ParquetFile, reader.source, metadata=metadata, **options
+            pq.ParquetFile,
+            reader.source,
+            metadata=metadata,
+            pre_buffer=False,
+            **options,
         )
         if needs_footer and size > _END_BYTES:
             reader.fetch(())
