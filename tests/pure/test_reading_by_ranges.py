@@ -193,6 +193,23 @@ def test_pieces_of_a_row_group(s3: Server, proxy: StoreProxy, content: bytes) ->
     assert proxy.count("GET", "") == 4
 
 
+def test_a_small_file_stays_in_memory_when_no_column_is_read(
+    s3: Server, proxy: StoreProxy
+) -> None:
+    """Rows of a table that has but columns that the file does not are counted."""
+    sink = io.BytesIO()
+    rows = pa.table({"id": [1, 2, 3], "t": ["a", "b", "c"]})
+    pq.write_table(rows, sink)
+    path = _put(s3, sink.getvalue())
+    with open_parquet(path, len(sink.getvalue())) as parquet:
+        assert parquet.read_group(0, []).num_rows == 3
+        assert [batch.num_rows for batch in parquet.batches([0], [], 2)] == [2, 1]
+        assert [table.num_rows for table in parquet.each_group([0], [])] == [3]
+        assert list(parquet.fetched([0], [])) == [0]
+        assert parquet.read_group(0, ["id"]).equals(rows.select(["id"]))
+    assert len(proxy.seen) == 1
+
+
 # ---- row groups that are larger than a window ------------------------------------------------
 
 

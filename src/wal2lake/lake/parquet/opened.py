@@ -247,6 +247,9 @@ class OpenParquet:
         if not self._reader.is_remote:
             return
         ranges = [one for group in groups for one in self._ranges(group, columns)]
+        if not ranges:
+            # What is in memory would be forgotten: a small file as a whole.
+            return
         if sum(end - start for start, end in ranges) > (most_bytes or WINDOW_BYTES):
             ranges = []
         self._reader.fetch(ranges)
