@@ -5,7 +5,9 @@ from __future__ import annotations
 import io
 import itertools
 import random
-from collections.abc import Callable
+import threading
+import tracemalloc
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -162,7 +164,7 @@ def test_the_keys_of_all_row_groups_and_whole_groups(
         rows = pa.concat_tables(parquet.each_group(range(4), parquet.names))
         assert rows.equals(whole.slice(0, 4 * ROWS))
         assert proxy.count("GET", "") - before == 2
-        # Larger than the window: a column at a time.
+        # Each column is larger than the window.
         monkeypatch.setattr(opened, "WINDOW_BYTES", 1)
         before = proxy.count("GET", "")
         assert parquet.read_group(12, ["id", "c"]).num_rows == ROWS
@@ -213,6 +215,31 @@ def test_a_small_file_stays_in_memory_when_no_column_is_read(
 # ---- row groups that are larger than a window ------------------------------------------------
 
 
+class CountedRequests:
+    """Answers requests for parts of a file, and counts them. A few come at once, if they can."""
+
+    def __init__(self, content: bytes, at_once: int = 4) -> None:
+        self.content = content
+        self.asked: list[tuple[int, int]] = []
+        self.most_at_once = 0
+        self._wanted = at_once
+        self._now = 0
+        self._changed = threading.Condition()
+
+    def get(self, start: int, end: int) -> bytes:
+        """Answer once so many requests are under way, or none has come for a moment."""
+        with self._changed:
+            self.asked.append((start, end))
+            self._now += 1
+            self.most_at_once = max(self.most_at_once, self._now)
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self.most_at_once >= self._wanted, 0.1)
+        answer = self.content[start:end]
+        with self._changed:
+            self._now -= 1
+        return answer
+
+
 @pytest.fixture(scope="module")
 def large() -> tuple[bytes, pa.Table]:
     """A row group of 46 MB that hardly compresses, half of it in one column, and one of 1 MB."""
@@ -234,6 +261,129 @@ def large() -> tuple[bytes, pa.Table]:
         second = part(900)
         writer.write_table(second)
     return sink.getvalue(), pa.concat_tables([first, second])
+
+
+@pytest.mark.parametrize("way", ["group", "groups", "each", "batches", "fetched"])
+@pytest.mark.parametrize(
+    "columns",
+    [
+        ["id", "big", "a", "b", "c", "s"],
+        ["c", "a", "id", "b", "s.x", "s.z.list.element"],
+        ["big"],
+    ],
+    ids=["all", "some", "one"],
+)
+def test_a_large_row_group_is_read_in_windows_of_several_requests(
+    large: tuple[bytes, pa.Table], columns: list[str], way: str
+) -> None:
+    content, whole = large
+    requests = CountedRequests(content)
+    reader = ObjectReader(len(content), requests.get)
+    expected = pq.ParquetFile(io.BytesIO(content)).read(columns)
+    most = count = 0
+    with OpenParquet("s3://b/t.parquet", reader, buffer_size=1 << 20) as parquet:
+        tracemalloc.start()
+        try:
+            reads = _ways(parquet, columns)[way]
+            found = pa.concat_tables(reads())
+            most = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+        count = len(requests.asked) - 1
+        wanted = [one for g in parquet.groups for one in parquet._ranges(g, columns)]
+    assert found.schema.names == expected.schema.names
+    assert found.equals(expected.slice(0, found.num_rows))
+    assert found.num_rows == (40_000 if way == "group" else whole.num_rows)
+    assert requests.most_at_once >= 3
+    window = opened.WINDOW_BYTES
+    assert most < 1.3 * window, "the window, and what its requests have brought"
+    size = sum(end - start for start, end in wanted)
+    assert size > 1.2 * window
+    # Of a window each column has a share, and is asked for when less than half of it is left.
+    assert count <= 2 * len(wanted) * (1 + size // window) + size // (window // 4)
+    answered = sum(end - start for start, end in requests.asked[1:])
+    assert answered < 1.1 * size + len(wanted) * ranges.HOLE_BYTES
+
+
+def _ways(
+    parquet: OpenParquet, columns: list[str]
+) -> dict[str, Callable[[], Iterable[pa.Table]]]:
+    def fetched() -> Iterator[pa.Table]:
+        for group in parquet.fetched(parquet.groups, columns):
+            # As a look at the first rows before all are read.
+            next(
+                parquet.reopened(buffer_size=1 << 20).batches(
+                    [group], columns, 1, are_fetched=True
+                )
+            )
+            yield pa.Table.from_batches(
+                parquet.batches([group], columns, 1000, are_fetched=True)
+            )
+
+    return {
+        "group": lambda: [parquet.read_group(0, columns)],
+        "groups": lambda: [parquet.read_groups(parquet.groups, columns)],
+        "each": lambda: parquet.each_group(parquet.groups, columns, use_threads=False),
+        "batches": lambda: [
+            pa.Table.from_batches(parquet.batches(parquet.groups, columns, 1000))
+        ],
+        "fetched": fetched,
+    }
+
+
+def test_all_columns_of_a_large_row_group(large: tuple[bytes, pa.Table]) -> None:
+    content, whole = large
+    with OpenParquet(
+        "s3://b/t.parquet", ObjectReader(len(content), CountedRequests(content, 1).get)
+    ) as parquet:
+        assert parquet.read_group(0).equals(whole.slice(0, 40_000))
+
+
+@given(
+    st.lists(st.integers(1, 300), min_size=1, max_size=6),
+    st.integers(1, 400),
+    st.lists(st.tuples(st.integers(0, 9), st.integers(1, 40), st.integers(0, 15))),
+)
+def test_windows_have_what_is_read_and_are_bounded(
+    sizes: list[int], most_bytes: int, reads: list[tuple[int, int, int]]
+) -> None:
+    """Ranges are read in pieces by turns; now and then one from its beginning again."""
+    content = bytes(i % 251 for i in range(sum(sizes) + 10))
+    bounds = [0, *itertools.accumulate(sizes)]
+    spans = list(itertools.pairwise(bounds))
+    at = [start for start, _ in spans]
+    with ObjectReader(len(content), lambda start, end: content[start:end]) as reader:
+        reader.fetch(spans, most_bytes)
+        largest = 0
+        for number, size, again in reads:
+            number %= len(spans)
+            start, end = spans[number]
+            begin = start if again == 0 else at[number]
+            size = min(size, end - begin)
+            largest = max(largest, size)
+            assert reader.source.read_at(size, begin) == content[begin : begin + size]
+            at[number] = begin + size
+            kept = sum(len(part) for _, part in reader._file._kept)
+            if sum(sizes) > most_bytes:
+                assert kept <= max(most_bytes, len(spans)) + largest
+
+
+def test_a_request_of_a_window_that_fails_is_asked_again() -> None:
+    content = bytes(i % 251 for i in range(1000))
+    failing = [StorageError("no answer")]
+
+    def get(start: int, end: int) -> bytes:
+        if failing:
+            raise failing.pop()
+        return content[start:end]
+
+    with ObjectReader(1000, get) as reader:
+        reader.fetch([(0, 500), (500, 1000)], 200)
+        with pytest.raises(StorageError):
+            reader.source.read_at(50, 0)
+        for start in (*range(0, 500, 50), *range(500, 1000, 50)):
+            read = reader.source.read_at(50, start)
+            assert read == content[start : start + 50]
 
 
 @pytest.mark.parametrize("columns", [["id", "big", "a"], ["big"]])

@@ -153,7 +153,7 @@ class PlainReader:
         size: int = self.source.size()
         return size
 
-    def fetch(self, ranges: Sequence[Range]) -> None:
+    def fetch(self, ranges: Sequence[Range], most_bytes: int | None = None) -> None:
         """Do nothing."""
 
     def close(self) -> None:

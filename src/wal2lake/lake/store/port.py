@@ -57,9 +57,11 @@ class StoreReader(Protocol):
         """True if each read costs a request unless it was fetched."""
         ...
 
-    def fetch(self, ranges: Sequence[Range]) -> None:
+    def fetch(self, ranges: Sequence[Range], most_bytes: int | None = None) -> None:
         """Get parts that are read next, in few requests; whatever was got before is forgotten, so
-        no parts free the memory. Does nothing for a file that is not remote."""
+        no parts free the memory. Parts that have more than ``most_bytes`` are got while they are
+        read, so many bytes at a time: they do not overlap, and each is read in pieces from its
+        beginning. Does nothing for a file that is not remote."""
         ...
 
     def close(self) -> None:

@@ -4,6 +4,7 @@ Takes: the ranges that pyarrow will read next. Gives: a file of pyarrow that has
 Owns: how ranges become requests. Never: knows what a file means, or repeats a request itself.
 
     ranges        ranges to requests, and answers to bytes; pure
+    windows       which parts of large ranges are in memory; pure
     objectreader  one object as a file
 """
 

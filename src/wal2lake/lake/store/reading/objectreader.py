@@ -4,8 +4,9 @@ In: ranges that will be read next, by its owner; reads, by pyarrow. Out: their b
 
 pyarrow reads a file through ``seek`` and ``read``, a column of a row group at a time, one after
 another. An object would be asked once for each. So the owner says beforehand what it will read
-(``fetch``); that is asked for in few requests at once and kept until the next ``fetch``. Anything
-else that is read is asked for as it comes.
+(``fetch``); that is asked for in few requests at once and kept until the next ``fetch``. What is
+too large for that is asked for while it is read, in windows of several requests (``windows``).
+Anything else that is read is asked for as it comes.
 
 pyarrow has this itself (``pre_buffer``), but reads a file of Python one range at a time, and joins
 ranges 8 KiB apart at most: 11 of 64 columns, far from each other, take 0.50 s there and 0.17 s
@@ -26,7 +27,16 @@ from typing import Any, Final
 import pyarrow as pa
 
 from wal2lake.lake.store.port import Range
-from wal2lake.lake.store.reading.ranges import Part, find, requests_for, without_holes
+from wal2lake.lake.store.reading.ranges import (
+    HOLE_BYTES,
+    PART_BYTES,
+    Part,
+    find,
+    only,
+    requests_for,
+    without_holes,
+)
+from wal2lake.lake.store.reading.windows import Window
 
 _REQUESTS_AT_ONCE: Final = 4
 """Most requests of one reader that are under way. A guess: one connection to S3 gives 50 to 90 MB
@@ -44,9 +54,9 @@ class ObjectReader:
         self._file = _ObjectFile(size, get)
         self.source: Any = pa.PythonFile(self._file, mode="r")
 
-    def fetch(self, ranges: Sequence[Range]) -> None:
+    def fetch(self, ranges: Sequence[Range], most_bytes: int | None = None) -> None:
         """Ask for the ranges, and keep them instead of what is kept now."""
-        self._file.keep(ranges)
+        self._file.keep(ranges, most_bytes)
 
     def close(self) -> None:
         """Forget what is kept."""
@@ -73,11 +83,22 @@ class _ObjectFile(io.RawIOBase):
         self._size = size
         self._get = get
         self._kept: list[Part] = []
+        self._window: Window | None = None
+        self._part_bytes = PART_BYTES
         self._at = 0
 
-    def keep(self, ranges: Sequence[Range]) -> None:
-        """Keep these ranges alone."""
+    def keep(self, ranges: Sequence[Range], most_bytes: int | None = None) -> None:
+        """Keep these ranges alone, or windows of them that have ``most_bytes``."""
         ends = [(start, min(end, self._size)) for start, end in ranges]
+        self._window = None
+        self._part_bytes = PART_BYTES
+        if most_bytes is not None and sum(e - s for s, e in ends) > most_bytes:
+            self._kept = []
+            self._window = Window(ends, most_bytes)
+            # A window is small: its parts are, so that several are under way.
+            part = most_bytes // _REQUESTS_AT_ONCE
+            self._part_bytes = min(max(part, HOLE_BYTES), PART_BYTES)
+            return
         # A small object is here as a whole once its end has been read.
         kept = [
             (first, content)
@@ -95,11 +116,22 @@ class _ObjectFile(io.RawIOBase):
             part = (request[0], memoryview(self._get(*request)))
             return without_holes(part, ranges)
 
-        requests = requests_for(ranges)
+        requests = requests_for(ranges, self._part_bytes)
         if len(requests) <= 1:
             return [part for one in requests for part in get(one)]
         with ThreadPoolExecutor(min(len(requests), _REQUESTS_AT_ONCE)) as pool:
             return [part for parts in pool.map(get, requests) for part in parts]
+
+    def _move(self, start: int, end: int) -> bool:
+        """Move the window to a read; False if it has no such bytes."""
+        moved = None if self._window is None else self._window.move(start, end)
+        if self._window is None or moved is None:
+            return False
+        keep, ask = moved
+        self._kept = only(self._kept, keep)
+        self._kept = sorted([*self._kept, *self._ask(ask)], key=lambda part: part[0])
+        self._window.add(ask)
+        return True
 
     def readable(self) -> bool:
         """Tell pyarrow that bytes may be read."""
@@ -128,6 +160,10 @@ class _ObjectFile(io.RawIOBase):
         if start >= end:
             return b""
         part = find(self._kept, start, end)
+        if part is None and self._move(start, end):
+            part = find(self._kept, start, end)
+        if self._window is not None:
+            self._window.note(start, end)
         if part is None:
             asked = self._ask([(start, end)])
             part = find(asked, start, end)

@@ -26,21 +26,22 @@ PART_BYTES: Final = 8 << 20
 """Most bytes of one request, as of an upload's. A slow network has them within its time."""
 
 
-def requests_for(ranges: Iterable[Range]) -> list[Range]:
-    """Return the requests that get all of the ranges, in ascending order."""
+def requests_for(ranges: Iterable[Range], part_bytes: int = PART_BYTES) -> list[Range]:
+    """Return the requests that get all of the ranges, in ascending order. ``part_bytes``: most
+    bytes of one."""
     requests: list[Range] = []
     for start, end in sorted(one for one in ranges if one[0] < one[1]):
         if requests:
             first, last = requests[-1]
             whole = max(last, end) - first
-            if start <= last + HOLE_BYTES and (whole <= PART_BYTES or end <= last):
+            if start <= last + HOLE_BYTES and (whole <= part_bytes or end <= last):
                 requests[-1] = (first, max(last, end))
                 continue
             # What an earlier request gets already is not asked for twice.
             start = max(start, last)
-        while end - start > PART_BYTES:
-            requests.append((start, start + PART_BYTES))
-            start += PART_BYTES
+        while end - start > part_bytes:
+            requests.append((start, start + part_bytes))
+            start += part_bytes
         requests.append((start, end))
     return requests
 
@@ -65,6 +66,22 @@ def without_holes(part: Part, ranges: Iterable[Range]) -> list[Part]:
         (first, memoryview(bytes(content[first - start : last - start])))
         for first, last in joined
     ]
+
+
+def only(parts: Iterable[Part], ranges: Sequence[Range]) -> list[Part]:
+    """Return what parts have of the ranges, copied if it is not a whole part, so that nothing else
+    keeps memory. ``ranges`` are in ascending order and do not overlap."""
+    ends = [end for _, end in ranges]
+    found: list[Part] = []
+    for first, content in parts:
+        for start, end in ranges[bisect_right(ends, first) :]:
+            low, high = max(start - first, 0), min(end - first, len(content))
+            if low >= high:
+                break
+            is_whole = high - low == len(content)
+            kept = content if is_whole else memoryview(bytes(content[low:high]))
+            found.append((first + low, kept))
+    return found
 
 
 def find(parts: Sequence[Part], start: int, end: int) -> memoryview | None:
