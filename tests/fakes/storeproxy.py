@@ -53,7 +53,10 @@ class StoreProxy:
         self._http = ThreadingHTTPServer(("127.0.0.1", 0), handler)
         self._http.daemon_threads = True
         self.port: int = self._http.server_address[1]
-        self._thread = threading.Thread(target=self._http.serve_forever, daemon=True)
+        # By default it takes half a second to notice that it is to end.
+        self._thread = threading.Thread(
+            target=self._http.serve_forever, args=(0.01,), daemon=True
+        )
 
     def plan(self, method: str, part: str, *faults: Planned) -> None:
         """Do this to the next requests of a method whose path has ``part``, one after another."""

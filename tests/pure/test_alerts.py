@@ -270,7 +270,7 @@ def server() -> Iterator[tuple[str, type[_Answers]]]:
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), kind) as listening:
         # A client that gives up is part of the tests.
         listening.handle_error = _ignored  # type: ignore[method-assign]
-        thread = threading.Thread(target=listening.serve_forever)
+        thread = threading.Thread(target=listening.serve_forever, args=(0.01,))
         thread.start()
         yield f"http://127.0.0.1:{listening.server_port}", kind
         listening.shutdown()

@@ -72,7 +72,7 @@ def repository(tmp_path: Path) -> Iterator[tuple[str, Path]]:
     server = http.server.ThreadingHTTPServer(
         ("127.0.0.1", 0), partial(_Handler, directory=str(root))
     )
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     yield f"http://127.0.0.1:{server.server_port}", root
     server.shutdown()
