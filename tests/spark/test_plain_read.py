@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
+from tests.fakes.sparksettings import spark_settings
 
 from wal2lake.catalog import ColumnDef, TableDef
 from wal2lake.door.session.copying import send_copy
@@ -421,8 +422,8 @@ def test_files_of_others(
 ) -> None:
     """INT96 timestamps, other widths and encodings, one large row group."""
     numbered(lake, spark_session, location)
-    spark_session.conf.set("spark.sql.parquet.outputTimestampType", "INT96")
-    try:
+    kind = "spark.sql.parquet.outputTimestampType"
+    with spark_settings(spark_session, {kind: "INT96"}):
         insert(spark_session, location, "values (300, 3, 'int96')")
         spark_session.sql(f"alter table delta.`{location}` add columns (at timestamp)")
         insert(
@@ -431,8 +432,6 @@ def test_files_of_others(
             "values (301, 3, 'int96', timestamp'1600-01-01 00:00:00.5Z'),"
             " (302, 3, 'int96', timestamp'2026-01-01 00:00:00.000001Z')",
         )
-    finally:
-        spark_session.conf.unset("spark.sql.parquet.outputTimestampType")
     rows = 1000
     table = pa.table(
         {
@@ -550,14 +549,8 @@ def test_dates_of_the_legacy_calendar(
         {int96: "LEGACY", kind: "INT96"},
         {modes: "LEGACY", int96: "LEGACY", kind: "INT96"},
     ):
-        before = {name: spark_session.conf.get(name) for name in settings}
-        try:
-            for name, value in settings.items():
-                spark_session.conf.set(name, value)
+        with spark_settings(spark_session, settings):
             insert(spark_session, location, f"values {rows}")
-        finally:
-            for name, known in before.items():
-                spark_session.conf.set(name, str(known))
     found = copies.compare(location)
     # They are all the same, however they were written.
     assert len(found) == 5 * len(texts) + 2
@@ -573,14 +566,8 @@ def test_timestamps_of_the_legacy_calendar_in_another_time_zone(
         "spark.sql.parquet.datetimeRebaseModeInWrite": "LEGACY",
         "spark.sql.session.timeZone": "Europe/Berlin",
     }
-    before = {name: spark_session.conf.get(name) for name in settings}
-    try:
-        for name, value in settings.items():
-            spark_session.conf.set(name, value)
+    with spark_settings(spark_session, settings):
         insert(spark_session, location, "values (timestamp'1890-01-01 00:00:00Z')")
-    finally:
-        for name, known in before.items():
-            spark_session.conf.set(name, str(known))
     with pytest.raises(FeatureNotSupportedError) as refused:
         copies.compare(location)
     assert refused.value.hint == "Rewrite the table's rows with Spark 3 or later."
