@@ -10,8 +10,10 @@ from __future__ import annotations
 import email.utils
 import re
 import threading
+import time
 import urllib.parse
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import count
 from types import TracebackType
@@ -27,6 +29,7 @@ _PAGE = 3
 class _Object:
     content: bytes
     generation: int
+    made: float = field(default_factory=time.time)
 
 
 class GcsServer:
@@ -116,7 +119,15 @@ class _Handler(BaseHTTPRequestHandler):
         if key is None:
             return
         expected = self.headers.get("x-goog-if-generation-match")
+        source = self.headers.get("x-goog-copy-source")
         with self.store.lock:
+            if source is not None:
+                named = urllib.parse.unquote(source.lstrip("/").partition("/")[2])
+                copied = self.store.objects.get(named)
+                if copied is None:
+                    self._refuse(404, "NoSuchKey")
+                    return
+                content = copied.content
             present = self.store.objects.get(key)
             generation = 0 if present is None else present.generation
             if expected is not None and int(expected) != generation:
@@ -207,7 +218,8 @@ class _Handler(BaseHTTPRequestHandler):
             page = [(name, self.store.objects[name]) for name in names[:_PAGE]]
         items = "".join(
             f"<Contents><Key>{escape(name)}</Key><Size>{len(one.content)}</Size>"
-            "<LastModified>2026-01-01T00:00:00.000Z</LastModified>"
+            f"<LastModified>{datetime.fromtimestamp(one.made, UTC).isoformat()}"
+            "</LastModified>"
             f'<ETag>"{one.generation}"</ETag></Contents>'
             for name, one in page
         )
@@ -229,7 +241,7 @@ class _Handler(BaseHTTPRequestHandler):
         headers = {
             "ETag": f'"{found.generation}"',
             "x-goog-generation": str(found.generation),
-            "Last-Modified": email.utils.formatdate(0, usegmt=True),
+            "Last-Modified": email.utils.formatdate(found.made, usegmt=True),
         }
         if range_ is not None:
             headers["Content-Range"] = range_

@@ -10,6 +10,7 @@ import errno
 import os
 import random
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -29,6 +30,7 @@ from wal2lake.lake.store import (
     UnknownOutcome,
     is_object_store,
     local_path,
+    objects,
     store_at,
 )
 
@@ -195,6 +197,80 @@ def test_what_a_writer_discards_is_not_there(store: Store) -> None:
                 writer.finish()
             writer.discard()
             assert store.stamp(name) is None
+
+
+def test_files_below_a_folder_have_sizes_and_times(store: Store) -> None:
+    began = time.time() + store.seconds_ahead()
+    names = ["a.parquet", "p=1/b.parquet", "p=1/q=ü/c.bin", "_hidden/d", "p=10/e"]
+    for name in [*names, f"{LOG}/0.json", f"{LOG}/_sidecars/s"]:
+        store.make_folder(name.rpartition("/")[0])
+        store.put(name, name.encode(), durable=False)
+    asked: list[str] = []
+
+    def enters(folder: str) -> bool:
+        asked.append(folder)
+        return not folder.rpartition("/")[2].startswith("_")
+
+    listed = store.list_below("", enters)
+    assert set(listed) == {"a.parquet", "p=1/b.parquet", "p=1/q=ü/c.bin", "p=10/e"}
+    assert sorted(asked) == ["_delta_log", "_hidden", "p=1", "p=1/q=ü", "p=10"]
+    for name, entry in listed.items():
+        assert entry.size == len(name.encode())
+        assert entry.stamp == store.stamp(name)
+        assert began - 2 <= entry.written <= entry.changed <= began + 60
+    below = store.list_below(LOG, lambda folder: False)
+    assert set(below) == {f"{LOG}/0.json"}
+    assert set(store.list_below("p=1", lambda folder: True)) == set(names[1:3])
+    assert store.list_below("nowhere", lambda folder: True) == {}
+    assert abs(store.seconds_ahead()) < 5
+    for some in (names, [f"{n}" for n in range(50)] + names[:3], names[:1], []):
+        found = store.entries(some)
+        assert {key: entry.stamp for key, entry in found.items()} == {
+            name: store.stamp(name) for name in some if name in names
+        }
+
+
+def test_a_long_list_can_be_ended(store: Store) -> None:
+    store.put("a", b"x", durable=False)
+
+    def check() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        store.list_below("", lambda folder: True, check)
+
+
+def test_many_files_are_removed_together(store: Store) -> None:
+    for number in range(30):
+        store.put(f"part-{number}", b"x", durable=False)
+    gone = [f"part-{number}" for number in range(25)]
+    store.delete(gone[3])
+    store.delete_all(gone)
+    assert set(store.list_below("", lambda folder: False)) == {
+        f"part-{number}" for number in range(25, 30)
+    }
+    store.delete_all([])
+
+
+def test_a_file_gets_another_name(
+    kind: Server | None, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    branch = store_at(
+        f"{store.location}-branch", None if kind is None else kind.options()
+    )
+    assert branch is not None
+    branch.make_folder("p=1")
+    for size in (10, 9 << 20):
+        for most in (1 << 40, 1):
+            monkeypatch.setattr(objects, "_MOST_COPIED", most)
+            name = f"p=1/part-{size}-{most}.parquet"
+            branch.put(name, _noise(size))
+            for _ in range(2):
+                store.copy(name, branch, name)
+                assert store.read(name) == branch.read(name) == _noise(size)
+    with pytest.raises(StorageError) as raised:
+        store.copy("p=1/absent", branch, "p=1/absent")
+    assert "absent" in raised.value.message
 
 
 def _noise(size: int) -> bytes:

@@ -37,6 +37,7 @@ from wal2lake.lake.store.places import (
     store_at,
 )
 from wal2lake.lake.store.port import (
+    Entry,
     Range,
     Stamp,
     Store,
@@ -46,6 +47,7 @@ from wal2lake.lake.store.port import (
 )
 
 __all__ = [
+    "Entry",
     "LocalStore",
     "MissingFileError",
     "NoPutIfAbsent",

@@ -66,6 +66,8 @@ class Bucket:
         self.options = options
         self._make_uploading = uploading
         self._uploading: Client | None = None
+        self.copies_whole = not isinstance(client, AzureStore)
+        """Whether a copy is there once its request is answered. Azure may still be copying."""
         self.proving = threading.Lock()
         """Held while the first conditional request of this process is proven to work, and while
         the second client is made."""

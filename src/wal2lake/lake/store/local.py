@@ -16,8 +16,9 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -27,10 +28,13 @@ import pyarrow as pa
 
 from wal2lake.errors import StorageError
 from wal2lake.lake.store.errors import MissingFileError, storage_error
-from wal2lake.lake.store.port import Range, Stamp, WrittenFile
+from wal2lake.lake.store.port import Entry, Range, Stamp, Store, WrittenFile
 
 _NO_LINKS: Final = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS})
 """Errors of a file system without hard links."""
+
+_NO_LINK_THERE: Final = _NO_LINKS | {errno.EXDEV, errno.EMLINK}
+"""Errors of a link to another file system, too: the file is copied instead."""
 
 
 class LocalStore:
@@ -129,6 +133,51 @@ class LocalStore:
         except OSError as error:
             raise storage_error("open directory", path, error) from error
 
+    def list_below(
+        self,
+        folder: str,
+        enters: Callable[[str], bool],
+        check: Callable[[], None] = lambda: None,
+    ) -> dict[str, Entry]:
+        """Walk through the directories."""
+        files: dict[str, Entry] = {}
+        waiting = [f"{folder}/" if folder else ""]
+        while waiting:
+            check()
+            here = waiting.pop()
+            for item in _scan(self.root / here):
+                key = f"{here}{item.name}"
+                try:
+                    if item.is_dir():
+                        if enters(key) and not item.is_symlink():
+                            waiting.append(f"{key}/")
+                    elif item.is_file(follow_symlinks=False):
+                        files[key] = _entry_of(item.stat(follow_symlinks=False))
+                except FileNotFoundError:
+                    continue
+                except OSError as error:
+                    raise storage_error("stat file", self.root / key, error) from error
+        return files
+
+    most_at_once: Final = 1
+
+    def entries(self, keys: Collection[str]) -> dict[str, Entry]:
+        """Look at each file, and at no link's target."""
+        found = {}
+        for key in keys:
+            path = self.root / key
+            try:
+                found[key] = _entry_of(path.lstat())
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            except OSError as error:
+                raise storage_error("stat file", path, error) from error
+        return found
+
+    def seconds_ahead(self) -> float:
+        """Return 0: the clock is this machine's."""
+        return 0.0
+
     def delete(self, key: str) -> None:
         """Remove a file."""
         path = self.root / key
@@ -136,6 +185,16 @@ class LocalStore:
             path.unlink(missing_ok=True)
         except OSError as error:
             raise storage_error("remove file", path, error) from error
+
+    def delete_all(self, keys: Sequence[str]) -> None:
+        """Remove one file after the other."""
+        for key in keys:
+            self.delete(key)
+
+    def copy(self, key: str, source: Store, source_key: str) -> None:
+        """Link the file, or copy it to another file system."""
+        assert isinstance(source, LocalStore)
+        _link(source.root / source_key, self.root / key)
 
 
 class PlainReader:
@@ -245,6 +304,38 @@ def _place(
         with suppress(FileNotFoundError):
             written.unlink()
     return _stamp_of(status)
+
+
+def _scan(folder: Path) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as listed:
+            return list(listed)
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise storage_error("open directory", folder, error) from error
+
+
+def _entry_of(status: os.stat_result) -> Entry:
+    changed = max(status.st_mtime, status.st_ctime)
+    return Entry(status.st_size, changed, status.st_mtime, _stamp_of(status))
+
+
+def _link(source: Path, target: Path) -> None:
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            os.link(source, target)
+        except FileExistsError:
+            return
+        except OSError as error:
+            if error.errno not in _NO_LINK_THERE:
+                raise
+            written = target.with_name(f".{target.name}.{uuid.uuid4().hex}.tmp")
+            shutil.copyfile(source, written)
+            written.rename(target)
+    except OSError as error:
+        raise storage_error("write to file", target, error) from error
 
 
 def _take_name(written: Path, path: Path) -> None:

@@ -26,9 +26,10 @@ from __future__ import annotations
 import random
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any, Final, TypeVar
 
 import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
@@ -37,11 +38,24 @@ from wal2lake.errors import StorageError
 from wal2lake.lake.store.answers import answer_of, error_of, is_beyond_the_end
 from wal2lake.lake.store.clients import Bucket
 from wal2lake.lake.store.errors import MissingFileError, NoPutIfAbsent, UnknownOutcome
-from wal2lake.lake.store.port import Stamp
+from wal2lake.lake.store.port import Entry, Stamp, Store
 from wal2lake.lake.store.reading import ObjectReader
 from wal2lake.lake.store.uploads import ObjectWriter
 
 _Result = TypeVar("_Result")
+
+_MOST_COPIED: Final = 5 << 30
+"""Most bytes of an object that S3 copies by one request."""
+
+_PIECE_BYTES: Final = 8 << 20
+"""Bytes of a larger object that are read at once."""
+
+_PROBE: Final = "_wal2lake_probe_"
+"""Beginning of the names of objects that are made to try the store. Delta's readers skip them."""
+
+_FEW: Final = 8
+"""Objects that are asked for one by one. A list has 1,000 in one answer, but of all names that lie
+between."""
 
 
 class ObjectStore:
@@ -200,11 +214,130 @@ class ObjectStore:
         names = [one[start:] for one in self._repeat("list", folder, list_all)]
         return sorted(one for one in names if "/" not in one and one > name)
 
+    def list_below(
+        self,
+        folder: str,
+        enters: Callable[[str], bool],
+        check: Callable[[], None] = lambda: None,
+    ) -> dict[str, Entry]:
+        """List all objects below the folder at once, 1,000 in each request."""
+        known: dict[str, bool] = {"": True, folder: True}
+
+        def is_wanted(key: str) -> bool:
+            if key not in known:
+                known[key] = is_wanted(key.rpartition("/")[0]) and enters(key)
+            return known[key]
+
+        def list_all() -> dict[str, Entry]:
+            return {
+                key: entry
+                for key, entry in self._listed(folder, check)
+                if is_wanted(key.rpartition("/")[0])
+            }
+
+        return self._repeat("list", folder, list_all)
+
+    def _listed(
+        self, folder: str, check: Callable[[], None], after: str | None = None
+    ) -> Iterator[tuple[str, Entry]]:
+        """Yield the objects below a folder with their keys, in the order of the names."""
+        path, start = self._path(folder), len(self._prefix) + bool(self._prefix)
+        offset = None if after is None else self._path(after)
+        for page in obstore.list(self._client, path or None, offset=offset):
+            check()
+            for meta in page:
+                if not path or meta["path"].startswith(f"{path}/"):
+                    yield meta["path"][start:], _entry_of(meta)
+
+    most_at_once: Final = 1000
+
+    def entries(self, keys: Collection[str]) -> dict[str, Entry]:
+        """Ask for each of few objects; list all names between the first and the last of many."""
+        if len(keys) <= _FEW:
+            return {
+                key: entry for key in keys if (entry := self._entry(key)) is not None
+            }
+        wanted, last = frozenset(keys), max(keys)
+        # A list begins after a name, so the first object is asked for.
+        first = min(keys)
+
+        def list_between() -> dict[str, Entry]:
+            found = {}
+            for key, entry in self._listed("", lambda: None, first):
+                if key > last:
+                    break
+                if key in wanted:
+                    found[key] = entry
+            return found
+
+        between = self._repeat("list", "", list_between)
+        of_first = self._entry(first)
+        return between if of_first is None else {first: of_first, **between}
+
+    def _entry(self, key: str) -> Entry | None:
+        path = self._path(key)
+        try:
+            return _entry_of(
+                self._repeat("read file", key, lambda: obstore.head(self._client, path))
+            )
+        except MissingFileError:
+            return None
+
+    def seconds_ahead(self) -> float:
+        """Compare the time of an object that is made for that."""
+        key = f"{_PROBE}{uuid.uuid4().hex}"
+        try:
+            self.put(key, b"clock")
+            # The object is a little older.
+            now = time.time()
+            entry = self._entry(key)
+        finally:
+            with suppress(StorageError):
+                self.delete(key)
+        if entry is None:
+            raise MissingFileError(f'there is no file "{self._location}/{key}"')
+        return entry.written - now
+
     def delete(self, key: str) -> None:
         """Remove an object."""
         path = self._path(key)
         with suppress(MissingFileError):
             self._repeat("remove file", key, lambda: obstore.delete(self._client, path))
+
+    def delete_all(self, keys: Sequence[str]) -> None:
+        """Remove up to 1,000 objects by one request, where the store can."""
+        for start in range(0, len(keys), self.most_at_once):
+            part = keys[start : start + self.most_at_once]
+            paths = [self._path(key) for key in part]
+            remove = partial(obstore.delete, self._client, paths)
+            try:
+                self._repeat("remove file", part[0], remove)
+            except MissingFileError:
+                # A store that says so has left others.
+                for key in part:
+                    self.delete(key)
+
+    def copy(self, key: str, source: Store, source_key: str) -> None:
+        """Let the store copy the object, or send it again if it cannot."""
+        assert isinstance(source, ObjectStore) and source._bucket is self._bucket
+        with source.open_ranges(source_key) as reader:
+            if reader.size > _MOST_COPIED or not self._bucket.copies_whole:
+                self._send_again(key, reader)
+                return
+        old, new = source._path(source_key), self._path(key)
+        self._repeat("copy file", key, lambda: obstore.copy(self._client, old, new))
+
+    def _send_again(self, key: str, reader: ObjectReader) -> None:
+        writer = self.open_writer(key)
+        try:
+            for start in range(0, reader.size, _PIECE_BYTES):
+                piece = (start, min(start + _PIECE_BYTES, reader.size))
+                reader.fetch([piece])
+                writer.sink.write(reader.source.read_at(piece[1] - start, start))
+            writer.finish()
+        except BaseException:
+            writer.discard()
+            raise
 
     # ---- conditions -----------------------------------------------------------------
 
@@ -215,8 +348,7 @@ class ObjectStore:
         with self._bucket.proving:
             if self._bucket.proven:
                 return
-            # A name that Delta's readers skip.
-            key = f"_wal2lake_probe_{uuid.uuid4().hex}"
+            key = f"{_PROBE}{uuid.uuid4().hex}"
             try:
                 self._create(key, b"first")
                 refused = self._create(key, b"second") is None
@@ -278,6 +410,11 @@ def _unknown(error: StorageError) -> UnknownOutcome:
         detail="The object store may have written the object, or may still do so.",
         original=error.original,
     )
+
+
+def _entry_of(meta: Any) -> Entry:
+    written = meta["last_modified"].timestamp()
+    return Entry(meta["size"], written, written, _stamp(meta["e_tag"], meta["size"]))
 
 
 def _stamp(e_tag: str | None, size: int) -> Stamp:

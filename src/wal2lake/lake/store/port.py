@@ -1,7 +1,8 @@
 """The store port: the operations on the files of one table.
 
 Comes in: keys, which are names relative to the store's root with ``/`` between folders, and bytes.
-Goes out: bytes, names, stamps. Implemented by ``local`` and ``objects``; used by ``delta.log``.
+Goes out: bytes, names, stamps. Implemented by ``local`` and ``objects``; used by ``delta.log`` and
+``retention``.
 
 Why this way. A commit of Delta needs one operation that no file system and object store has under
 the same name: a file that appears whole, and only if nobody else has made one of that name. So
@@ -15,7 +16,7 @@ Raises StorageError and its kin.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Protocol, Self
@@ -26,6 +27,20 @@ entity tag and bytes of an object. Two files of one name in succession have diff
 
 Range = tuple[int, int]
 """Offset of the first byte of a part of a file, and of the byte behind its last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A file as a list of the store has it."""
+
+    size: int
+    """Bytes."""
+    changed: float
+    """The later of modification and status change, seconds since 1970 by the store's clock: a link
+    that was made recently is recent, however old its content is."""
+    written: float
+    """Modification time."""
+    stamp: Stamp
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +178,43 @@ class Store(Protocol):
         beginning may be a file that is being written."""
         ...
 
+    def list_below(
+        self,
+        folder: str,
+        enters: Callable[[str], bool],
+        check: Callable[[], None] = lambda: None,
+    ) -> dict[str, Entry]:
+        """Return the files below a folder (empty: the root) by key, with those of the folders
+        below it. ``enters`` is called once with the key of each of these, after the one above it,
+        and says whether its files are wanted. Links to elsewhere are not followed, and are no
+        files. ``check`` is called often and may raise."""
+        ...
+
+    @property
+    def most_at_once(self) -> int:
+        """Most files that one call of ``entries`` or ``delete_all`` should be for."""
+        ...
+
+    def entries(self, keys: Collection[str]) -> Mapping[str, Entry]:
+        """Return the entries of those of the files that are there. Costs few requests if the keys
+        are all names between the smallest and the greatest."""
+        ...
+
+    def seconds_ahead(self) -> float:
+        """Return how far the clock by which the store tells times is ahead of this machine's, or
+        less: by the time of a request, and a second."""
+        ...
+
     def delete(self, key: str) -> None:
         """Remove a file; does nothing if there is none."""
+        ...
+
+    def delete_all(self, keys: Sequence[str]) -> None:
+        """Remove files. They go in no order, and those that are not there are skipped."""
+        ...
+
+    def copy(self, key: str, source: Store, source_key: str) -> None:
+        """Give a file of another store of this machine, or of the same bucket, a name here, which
+        no other file ever has; may be repeated. A directory links the file if it can, and makes
+        the folders of the new name, which count after ``settle``."""
         ...
