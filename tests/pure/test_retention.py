@@ -10,17 +10,22 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.fakes.delta_log import WrittenTable
+from tests.fakes.objectstores import Server, environment_of, s3_server
+from tests.fakes.pushed_table import AgedPlace, AgedStore, PushedFiles
+from tests.fakes.storeproxy import Fault, Planned, StoreProxy
 
 from wal2lake.catalog import (
     Catalog,
@@ -43,20 +48,24 @@ from wal2lake.lake.retention import (
     FileKind,
     UnreadableLog,
     are_present,
+    name_below,
     read_history,
     read_log,
     stated_seconds,
 )
 from wal2lake.lake.spark import place_of_branches
+from wal2lake.lake.store import store_at
 from wal2lake.local.concurrency.snapshots import Snapshots
 from wal2lake.local.concurrency.vacuumturns import VacuumTurns
 from wal2lake.local.retention import (
+    LeftBranch,
     RetentionWorker,
     Skipped,
     TablePlace,
     Vacuum,
     VacuumReport,
     VacuumRequest,
+    remove_branch,
     unknown_branches,
 )
 from wal2lake.local.retention import worker as worker_module
@@ -94,12 +103,17 @@ class FakeNode:
         subscriptions: int = 1,
         properties: dict[str, str] | None = None,
         features: tuple[str, ...] = (),
+        bucket: str | None = None,
     ) -> None:
+        """``bucket``: URL below which the table is; by default it is in the directory."""
         root = directory / "warehouse" / "public" / "t"
         self.table = WrittenTable(root, properties or {}, features=features)
         self.table.create()
+        warehouse = str(directory / "warehouse")
+        if bucket is not None:
+            warehouse = f"{bucket}/{uuid4().hex}"
         self.catalog = Catalog.create(directory / "catalog.sqlite", "me", None)
-        location = str(self.table.root)
+        location = f"{warehouse}/public/t"
         self.definition = TableDef(TABLE, "public", "t", Oid(10), (), (), location)
         self.catalog.create_table(self.definition)
         self.subids = [Oid(20000 + n) for n in range(subscriptions)]
@@ -112,10 +126,16 @@ class FakeNode:
                 Subscription(subid, name, Oid(10), True, "host=p", name, ("p",)), [rel]
             )
         self.place = TablePlace(location, (self.definition,))
+        self.store: Any = store_at(location)
+        self.pushed: PushedFiles | None = None
+        if bucket is not None:
+            self.pushed = PushedFiles(self.store, root)
+            self.store = AgedStore(self.store, root)
+            self.place = AgedPlace(location, (self.definition,), self.store)
         self.settings: Any = SimpleNamespace(
             lake=LakeSettings(retention_ms=0, orphan_age_ms=0),
             run_directory=directory,
-            warehouse=str(directory / "warehouse"),
+            warehouse=warehouse,
         )
         self.snapshots = Snapshots()
         self.vacuums = VacuumTurns()
@@ -174,7 +194,17 @@ class FakeNode:
         self.settings.lake = replace(self.settings.lake, **chosen)
 
     def vacuum(self, **request: Any) -> VacuumReport:
-        return Vacuum(self).run(self.place, VacuumRequest(**request))
+        self.push()
+        try:
+            return Vacuum(self).run(self.place, VacuumRequest(**request))
+        finally:
+            if self.pushed is not None:
+                self.pushed.pull()
+
+    def push(self) -> None:
+        """Let the store have what the test has made in the directory."""
+        if self.pushed is not None:
+            self.pushed.push()
 
     def states(self) -> list[int]:
         """The versions that the listed states name."""
@@ -184,8 +214,33 @@ class FakeNode:
         return {path.name for path in (self.table.root / "_delta_log").iterdir()}
 
 
+@pytest.fixture(scope="module")
+def s3() -> Iterator[Server]:
+    """An S3 server with an empty bucket."""
+    with s3_server() as server:
+        yield server
+
+
+@pytest.fixture(params=["local", "s3"])
+def bucket(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[str | None]:
+    """The URL of a bucket, or None for a directory."""
+    if request.param == "local":
+        yield None
+        return
+    server = request.getfixturevalue("s3")
+    with environment_of(server, monkeypatch):
+        yield server.url
+
+
 @pytest.fixture
-def node(tmp_path: Path) -> FakeNode:
+def node(tmp_path: Path, bucket: str | None) -> FakeNode:
+    return FakeNode(tmp_path, bucket=bucket)
+
+
+@pytest.fixture
+def local_node(tmp_path: Path) -> FakeNode:
     return FakeNode(tmp_path)
 
 
@@ -244,23 +299,46 @@ def play(node: FakeNode, steps: list[tuple[str, int]]) -> None:
             node.publish(table.newest, node.subids[number % len(node.subids)])
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(
+HISTORY = given(
     early=STEPS,
     late=STEPS,
     orphans=st.integers(0, 3),
     base=st.none() | st.integers(0, 1000),
     young=st.booleans(),
 )
-def test_what_is_kept_reads_and_the_rest_goes(
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@HISTORY
+def test_what_is_kept_reads_and_the_rest_goes(**history: Any) -> None:
+    vacuum_of(None, **history)
+
+
+def test_what_is_kept_in_a_store_reads_and_the_rest_goes(
+    s3: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @settings(
+        max_examples=6, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    )
+    @HISTORY
+    def run(**history: Any) -> None:
+        vacuum_of(s3.url, **history)
+
+    with environment_of(s3, monkeypatch):
+        run()
+
+
+def vacuum_of(
+    bucket: str | None,
     early: list[tuple[str, int]],
     late: list[tuple[str, int]],
     orphans: int,
     base: int | None,
     young: bool,
 ) -> None:
+    """Vacuum a table of a random history."""
     with TemporaryDirectory() as directory:
-        node = FakeNode(Path(directory), subscriptions=2)
+        node = FakeNode(Path(directory), subscriptions=2, bucket=bucket)
         table = node.table
         play(node, early)
         boundary = table.newest
@@ -361,11 +439,12 @@ def test_a_statement_that_reads_the_past_holds_its_state(node: FakeNode) -> None
 def test_a_version_without_its_files_is_not_kept(node: FakeNode) -> None:
     ten_versions(node)
     node.age(30)
-    assert are_present(node.table.root, 3)
+    node.push()
+    assert are_present(node.store, 3)
     node.vacuum()
-    assert not are_present(node.table.root, 3)
-    assert are_present(node.table.root, 10)
-    assert not are_present(node.table.root, 11)
+    assert not are_present(node.store, 3)
+    assert are_present(node.store, 10)
+    assert not are_present(node.store, 11)
 
 
 def test_a_look_up_under_way_is_waited_for(node: FakeNode) -> None:
@@ -456,8 +535,10 @@ def test_a_running_copy_keeps_files_that_no_version_has(node: FakeNode) -> None:
     assert file not in node.table.present()
 
 
-def test_a_copy_keeps_the_files_of_its_history(tmp_path: Path) -> None:
-    node = FakeNode(tmp_path)
+def test_a_copy_keeps_the_files_of_its_history(
+    tmp_path: Path, bucket: str | None
+) -> None:
+    node = FakeNode(tmp_path, bucket=bucket)
     (subid,) = node.subids
     mirror = replace(node.definition, oid=Oid(2), name="m", location="/elsewhere/m")
     node.catalog.create_table(mirror)
@@ -471,7 +552,8 @@ def test_a_copy_keeps_the_files_of_its_history(tmp_path: Path) -> None:
     assert node.vacuum().orphans == 1
 
 
-def test_a_clock_that_is_set_forward_ages_nothing(node: FakeNode) -> None:
+def test_a_clock_that_is_set_forward_ages_nothing(local_node: FakeNode) -> None:
+    node = local_node
     node.keep(orphan_age_ms=int(HOUR * 1000), retention_ms=int(HOUR * 1000))
     ten_versions(node)
     being_written = node.table.file()
@@ -490,14 +572,15 @@ def test_a_clock_that_is_set_forward_ages_nothing(node: FakeNode) -> None:
     report = node.vacuum()
     assert (report.orphans, report.states) == (1, 9)
     assert being_written not in node.table.present()
-    assert [folder for folder, _, _ in unknown_branches(branches, lambda: None)] == [
-        branch
+    assert [left.name for left in unknown_branches(branches, lambda: None)] == [
+        branch.name
     ]
 
 
 def test_tests_let_orphans_age(
-    node: FakeNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    local_node: FakeNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    node = local_node
     node.keep(orphan_age_ms=int(HOUR * 1000))
     node.table.file()
     monkeypatch.setenv(VARIABLE, str(tmp_path / "points"))
@@ -577,8 +660,9 @@ def test_only_files_of_delta_go(node: FakeNode) -> None:
     assert not any((root / name).exists() for name in gone)
 
 
-def test_a_link_made_just_now_is_young(node: FakeNode) -> None:
+def test_a_link_made_just_now_is_young(local_node: FakeNode) -> None:
     """A transaction may commit a file that it wrote long ago."""
+    node = local_node
     node.keep(orphan_age_ms=int(HOUR * 1000))
     old = node.table.root.parent / "branch.parquet"
     old.write_bytes(b"x")
@@ -601,14 +685,15 @@ def test_the_log_below_a_checkpoint_goes(node: FakeNode) -> None:
     assert left == {f"{10:020}", f"{11:020}"}
     for version in (10, 11):
         node.table.assert_readable(version)
-    assert read_log(node.table.root).first == 10
+    assert read_log(node.store).first == 10
     assert node.vacuum().count == 0
 
 
 def test_files_that_a_sidecar_names_stay_and_the_log_below_goes(
     tmp_path: Path,
+    bucket: str | None,
 ) -> None:
-    node = FakeNode(tmp_path, features=("v2Checkpoint",))
+    node = FakeNode(tmp_path, bucket=bucket, features=("v2Checkpoint",))
     ten_versions(node)
     kept, shared = node.table.file(), node.table.file()
     node.table.commit([kept, shared])
@@ -629,8 +714,9 @@ def test_files_that_a_sidecar_names_stay_and_the_log_below_goes(
         node.table.assert_readable(version)
     (sidecar,) = (node.table.root / "_delta_log" / "_sidecars").iterdir()
     sidecar.write_bytes(b"PAR1")
+    node.push()
     with pytest.raises(UnreadableLog, match="could not read checkpoint"):
-        read_history(read_log(node.table.root), 13)
+        read_history(read_log(node.store), 13)
 
 
 @pytest.mark.parametrize(
@@ -641,8 +727,10 @@ def test_files_that_a_sidecar_names_stay_and_the_log_below_goes(
         ({"delta.logRetentionDuration": "interval 60 days"}, "it wants more"),
     ],
 )
-def test_the_log_stays(tmp_path: Path, properties: dict[str, str], why: str) -> None:
-    node = FakeNode(tmp_path, properties=properties)
+def test_the_log_stays(
+    tmp_path: Path, bucket: str | None, properties: dict[str, str], why: str
+) -> None:
+    node = FakeNode(tmp_path, bucket=bucket, properties=properties)
     ten_versions(node)
     node.table.checkpoint()
     node.age(30)
@@ -660,9 +748,12 @@ def test_a_checkpoint_without_a_cursor_is_no_base(node: FakeNode) -> None:
     assert FileKind.LOG not in node.vacuum().files
 
 
-def test_a_longer_retention_of_the_table_counts(tmp_path: Path) -> None:
+def test_a_longer_retention_of_the_table_counts(
+    tmp_path: Path, bucket: str | None
+) -> None:
     node = FakeNode(
         tmp_path,
+        bucket=bucket,
         properties={"delta.deletedFileRetentionDuration": "interval 5 weeks"},
     )
     ten_versions(node)
@@ -690,7 +781,8 @@ def test_a_missing_file_of_the_newest_version_is_told(node: FakeNode) -> None:
     assert node.states()[-1] == 10
 
 
-def test_a_table_that_is_dropped_is_left_at_once(node: FakeNode) -> None:
+def test_a_table_that_is_dropped_is_left_at_once(local_node: FakeNode) -> None:
+    node = local_node
     ten_versions(node)
     node.age(30)
     files: list[int] = []
@@ -718,7 +810,8 @@ def test_a_table_that_is_dropped_is_left_at_once(node: FakeNode) -> None:
     assert len(node.table.present()) == 10 - 3
 
 
-def test_another_table_in_the_same_place_is_left_alone(node: FakeNode) -> None:
+def test_another_table_in_the_same_place_is_left_alone(local_node: FakeNode) -> None:
+    node = local_node
     ten_versions(node)
     node.age(30)
     listed: list[str] = []
@@ -736,6 +829,136 @@ def test_another_table_in_the_same_place_is_left_alone(node: FakeNode) -> None:
     assert set(listed) == node.table.present()
 
 
+def stored_node(server: Server, tmp_path: Path, **chosen: Any) -> FakeNode:
+    """A node with old versions of a table in a bucket."""
+    node = FakeNode(tmp_path, bucket=server.url, **chosen)
+    ten_versions(node)
+    node.table.checkpoint()
+    node.age(30)
+    return node
+
+
+def test_other_objects_of_the_same_names_are_left_alone(
+    s3: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with environment_of(s3, monkeypatch):
+        node = stored_node(s3, tmp_path)
+        put: set[str] = set()
+
+        def pace() -> None:
+            if not put:
+                # The table was dropped and made anew.
+                for name in [*node.table.present(), f"_delta_log/{2:020}.json"]:
+                    node.store.put(name, b"another")
+                    put.add(name)
+
+        report = node.vacuum(pace=pace)
+        left = set(node.store.list_below("", lambda folder: True))
+        assert put <= left and report.files == {FileKind.LOG: 5}
+        # What is above the other entry of the log stays.
+        assert f"_delta_log/{5:020}.json" in left
+
+
+def test_a_table_in_a_store_that_is_dropped_is_left(
+    s3: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with environment_of(s3, monkeypatch):
+        node = stored_node(s3, tmp_path)
+        dropper = threading.Thread(
+            target=lambda: node.vacuums.leave(node.place.location)
+        )
+
+        def pace() -> None:
+            if not dropper.ident:
+                dropper.start()
+                wait_until(lambda: node.vacuums.is_left(node.place.location))
+
+        with pytest.raises(Skipped, match="it is being dropped"):
+            node.vacuum(pace=pace)
+        dropper.join()
+        assert len(node.table.present()) == 10
+
+
+def test_few_requests_remove_many_objects(
+    s3: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (
+        StoreProxy(s3.port) as proxy,
+        environment_of(s3, monkeypatch, proxy.port),
+    ):
+        node = stored_node(s3, tmp_path)
+        for _ in range(300):
+            node.table.file()
+        node.push()
+        proxy.seen.clear()
+        refused = Planned(Fault.REFUSE, 503, "SlowDown")
+        lost = Planned(Fault.LOSE_ANSWER)
+        proxy.plan("POST", "delete", lost, refused)
+        proxy.plan("GET", "list-type", refused, lost, Planned(Fault.CUT_ANSWER))
+        report = Vacuum(node).run(node.place, VacuumRequest())
+        assert (report.count, report.orphans) == (309 + 20, 309)
+        assert proxy.plans == []
+        # The probe, files, entries of the log, and those that were repeated.
+        assert proxy.count("POST", "delete") <= 5
+        assert len(proxy.seen) <= 40
+        assert Vacuum(node).run(node.place, VacuumRequest()).count == 0
+
+
+def test_a_store_with_another_clock(
+    s3: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ages of files are right whatever the clock of this machine says."""
+    with environment_of(s3, monkeypatch):
+        node = FakeNode(tmp_path, bucket=s3.url)
+        node.keep(orphan_age_ms=int(HOUR * 1000))
+        for ahead, orphans in ((-2 * HOUR, 0), (2 * HOUR, 2)):
+            node.table.file()
+            node.store.ahead = ahead
+            assert node.vacuum().orphans == orphans
+
+
+def test_branches_of_a_store_that_nobody_knows(
+    s3: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with environment_of(s3, monkeypatch):
+        node: Any = FakeNode(tmp_path, bucket=s3.url)
+        place = place_of_branches(
+            node.settings.warehouse, node.catalog.system_identifier
+        )
+        store: Any = store_at(place)
+        for key in ("a/part-1", "a/_delta_log/0.json", "b/part-2"):
+            store.put(key, b"12345")
+        other = store_at(place_of_branches(node.settings.warehouse, "another"))
+        assert other is not None
+        other.put("c/part-3", b"x")
+        node.branches.places = lambda: {f"{place}/b"}
+        node.clock.passed = 60.0
+        found = list(unknown_branches(node, lambda: None))
+        assert found == [LeftBranch("a", 2, 10)]
+        node.keep(orphan_age_ms=int(HOUR * 1000))
+        assert list(unknown_branches(node, lambda: None)) == []
+        remove_branch(node, found[0])
+        assert set(store.list_below("", lambda folder: True)) == {"b/part-2"}
+        assert set(other.list_below("", lambda folder: True)) == {"c/part-3"}
+
+
+@pytest.mark.parametrize("path", ["abfss://c@a.dfs.core.windows.net/t/f", "https://x"])
+def test_a_file_that_may_be_the_tables_own_is_refused(path: str) -> None:
+    with pytest.raises(UnreadableLog, match="names a file by the URL") as caught:
+        name_below("az://c/t", path)
+    assert caught.value.hint == "Use the VACUUM of Delta Lake for this table."
+
+
+def test_names_of_objects() -> None:
+    location = "s3://lake/w/public/a%2Fb"
+    assert name_below(location, "p%3D1/x%20y.parquet") == "p=1/x y.parquet"
+    for scheme in ("s3", "s3a", "s3n"):
+        url = f"{scheme}://lake/w/public/a%252Fb/x%20y.parquet"
+        assert name_below(location, url) == "x y.parquet"
+    assert name_below(location, "s3://lake/w/public/a/x.parquet") is None
+    assert name_below(location, "file:/w/public/a/x.parquet") is None
+
+
 def test_a_vacuum_that_ends_in_the_middle_is_repeated(node: FakeNode) -> None:
     ten_versions(node)
     node.table.checkpoint()
@@ -751,7 +974,7 @@ def test_a_vacuum_that_ends_in_the_middle_is_repeated(node: FakeNode) -> None:
             node.vacuum(pace=pace)
         for version in {*node.states(), 10}:
             node.table.assert_readable(version)
-        log = read_log(node.table.root)
+        log = read_log(node.store)
         assert sorted(log.commits) == list(range(min(log.commits), 11)), "no gap"
     assert node.vacuum().count == 0
     assert node.table.present() == node.table.needed(10, 10)
@@ -806,7 +1029,8 @@ class BusyApply:
         return self.busy
 
 
-def test_the_worker_vacuums_and_ends_at_once(node: FakeNode) -> None:
+def test_the_worker_vacuums_and_ends_at_once(local_node: FakeNode) -> None:
+    node = local_node
     ten_versions(node)
     node.age(30)
     branch = node.table.root.parents[1] / "_transactions"
@@ -824,8 +1048,9 @@ def test_the_worker_vacuums_and_ends_at_once(node: FakeNode) -> None:
 
 
 def test_the_worker_gives_way_to_apply(
-    node: FakeNode, monkeypatch: pytest.MonkeyPatch
+    local_node: FakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    node = local_node
     ten_versions(node)
     node.age(30)
     apply = BusyApply(monkeypatch)
@@ -840,8 +1065,9 @@ def test_the_worker_gives_way_to_apply(
 
 
 def test_a_worker_that_gives_way_stops_at_once(
-    node: FakeNode, monkeypatch: pytest.MonkeyPatch
+    local_node: FakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    node = local_node
     apply = BusyApply(monkeypatch)
     node.keep(vacuum_interval_ms=1)
     worker = RetentionWorker(node, Vacuum(node))

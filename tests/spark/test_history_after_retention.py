@@ -25,6 +25,7 @@ from wal2lake.lake.retention import (
     remove,
 )
 from wal2lake.lake.spark.delta.deltatables import DeltaTables
+from wal2lake.lake.store import LocalStore
 
 COMMITS = 12
 
@@ -77,16 +78,16 @@ class History:
         """Compact the files, and remove those that the newest version does not need."""
         self.spark.sql(f"optimize delta.`{self.location}`").collect()
         root = Path(self.location)
-        found = read_log(root)
+        found = read_log(LocalStore(root))
         history = read_history(found, found.newest)
-        removal = choose(history, list_files(root, frozenset()), (), 0.0)
+        removal = choose(history, list_files(LocalStore(root), frozenset()), (), 0.0)
         removed = Removed()
-        remove(root, removal, removed, lambda: None)
+        remove(LocalStore(root), removal, removed, lambda: None)
         assert sum(removed.files.values()) > 0
         if log:
             of_log = choose_log(found, found.newest, 1e12, None, lambda version: True)
-            remove(root, of_log, removed, lambda: None)
-            assert read_log(root).first > 0
+            remove(LocalStore(root), of_log, removed, lambda: None)
+            assert read_log(LocalStore(root)).first > 0
 
 
 @pytest.fixture

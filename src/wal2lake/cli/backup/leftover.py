@@ -20,6 +20,7 @@ from wal2lake.lake.retention import (
     read_history,
     read_log,
 )
+from wal2lake.lake.store import LocalStore
 from wal2lake.model import SyncState
 from wal2lake.settings import Settings
 
@@ -29,18 +30,19 @@ def left_over(
 ) -> frozenset[str]:
     """Return the names of the files below the table that are left out."""
     root = warehouse / place
+    store = LocalStore(root)
     if str(root) in set(_noted(catalog)):
         # Another writer may need files by name.
         return frozenset()
     too_young = time.time() - settings.lake.orphan_age_ms / 2000
     try:
-        log = read_log(root)
+        log = read_log(store)
         history = read_history(log, log.first)
     except UnreadableLog:
         # It does not tell which files are needed.
         return frozenset()
     columns = frozenset(history.metadata.get("partitionColumns") or ())
-    present = list_files(root, columns)
+    present = list_files(store, columns)
     return frozenset(f.name for f in choose(history, present, (), too_young).files)
 
 

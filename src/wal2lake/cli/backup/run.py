@@ -44,6 +44,7 @@ from wal2lake.cli.reload import environment_of
 from wal2lake.cli.terminal.progress import byte_bar, late_spinner
 from wal2lake.errors import ConfigurationError, StorageError, reason_of
 from wal2lake.lake.retention import UnreadableLog, are_present
+from wal2lake.lake.store import LocalStore
 from wal2lake.launch import is_locked, read_lock
 from wal2lake.launch.directory.lockfile import FILE_NAME as LOCK
 from wal2lake.settings import FILE_NAME, Settings, load
@@ -149,7 +150,7 @@ def _node_files(settings: Settings, moment: HeldNode) -> dict[str, Path]:
 def _check_tables(target: Path, moment: HeldNode) -> None:
     for place, version in moment.versions.items():
         try:
-            whole = are_present(target / WAREHOUSE / place, version)
+            whole = are_present(LocalStore(target / WAREHOUSE / place), version)
         except UnreadableLog:
             # The table has a feature of a later protocol: its log is not read here.
             continue

@@ -215,15 +215,15 @@ def described(files: Mapping[FileKind, int], sizes: Mapping[FileKind, int]) -> s
 
 def _branches(node: EngineParts, caller: Caller, statement: VacuumTables) -> None:
     """Remove branches that nobody knows."""
-    for folder, files, size in unknown_branches(node, caller.check):
+    for branch in unknown_branches(node, caller.check):
         if not statement.dry_run:
-            remove_branch(node, folder, files, size)
+            remove_branch(node, branch)
         if statement.verbose or statement.dry_run:
             verb = "would be removed" if statement.dry_run else "removed"
             caller.notice(
                 Notice(
-                    f'branch "{folder.name}" that nobody knows: {files} files {verb},'
-                    f" {size} bytes",
+                    f'branch "{branch.name}" that nobody knows: {branch.files} files'
+                    f" {verb}, {branch.bytes} bytes",
                     severity="INFO",
                 )
             )

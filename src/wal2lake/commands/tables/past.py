@@ -21,8 +21,8 @@ from datetime import UTC, datetime
 
 from wal2lake.catalog import PastState, SnapshotVector, TableDef
 from wal2lake.errors import UsageError
-from wal2lake.lake.delta import local_path
 from wal2lake.lake.retention import UnreadableLog, are_present
+from wal2lake.lake.store import store_at
 from wal2lake.local.ports import HasSnapshots
 from wal2lake.model import Lsn, Oid
 from wal2lake.sql.backend import Notice
@@ -213,9 +213,9 @@ class PastVersions:
 
 def _is_kept(location: str, version: int) -> bool:
     """Whether the files of a version are there. Its log may be kept for longer."""
-    root = local_path(location)
+    store = store_at(location)
     try:
-        return root is None or are_present(root, version)
+        return store is None or are_present(store, version)
     except UnreadableLog:
         # Retention removes nothing of such a table.
         return True

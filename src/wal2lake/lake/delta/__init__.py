@@ -18,7 +18,6 @@ interprets rows, or decides which rows to write.
 """
 
 from wal2lake.lake.delta.datafile import TableWriter, discard_added
-from wal2lake.lake.delta.durability import vector_file
 from wal2lake.lake.store import local_path
 
-__all__ = ["TableWriter", "discard_added", "local_path", "vector_file"]
+__all__ = ["TableWriter", "discard_added", "local_path"]

@@ -89,7 +89,7 @@ def read_vector(location: str, descriptor: Descriptor) -> Rows:
     size = int(descriptor["sizeInBytes"])
     if kind == "i":
         return _rows(decode_z85(text)[:size], "inline")
-    path = absolute_place(text) if kind == "p" else _path_below(location, text)
+    path = absolute_place(text) if kind == "p" else path_below(location, text)
     offset = int(descriptor.get("offset") or 0)
     content = read_part(path, offset, _SIZE.size + size + _CHECKSUM.size)
     data = content[_SIZE.size : _SIZE.size + size]
@@ -126,7 +126,8 @@ def _native_rows(data: bytes) -> Iterator[Rows]:
         yield np.asarray(low, np.uint64) + np.uint64(place << 32)
 
 
-def _path_below(location: str, text: str) -> str:
+def path_below(location: str, text: str) -> str:
+    """Return the path of a file of vectors by the name that a descriptor of type ``u`` has."""
     prefix = text[:-_UUID_DIGITS]
     identity = uuid.UUID(bytes=decode_z85(text[-_UUID_DIGITS:]))
     folder = f"{location.rstrip('/')}/{prefix}".rstrip("/")

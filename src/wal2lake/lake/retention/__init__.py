@@ -1,13 +1,13 @@
 """Files that no version of a table needs.
 
-Takes: the directory of a table on this machine, the oldest version that must stay readable, names
+Takes: the store of a table, the oldest version that must stay readable, names
 that are noted elsewhere. Gives: the files that may be removed, and removes them. Never: decides how
 long a version is kept, or asks Spark.
 
     tablelog    the files that the log's versions need
-    directory   the files in the directory
+    directory   the files in the store
     plan        the files to remove (pure)
-    removal     removes them, one after the other
+    removal     removes them, in order
     duration    durations in the table's properties (pure)
     ages        a clock for the age of files, which a jump of the machine's does not age
 """
@@ -26,7 +26,6 @@ from wal2lake.lake.retention.plan import Removal, choose, choose_log
 from wal2lake.lake.retention.removal import Removed, remove
 from wal2lake.lake.retention.tablelog import (
     LIVE,
-    Entry,
     History,
     TableLog,
     UnreadableLog,
@@ -35,6 +34,7 @@ from wal2lake.lake.retention.tablelog import (
     name_below,
     read_history,
     read_log,
+    vector_below,
 )
 
 __all__ = [
@@ -45,7 +45,6 @@ __all__ = [
     "LOG_DEFAULT_SECONDS",
     "LOG_FILES",
     "AgeClock",
-    "Entry",
     "FileKind",
     "History",
     "Removal",
@@ -63,4 +62,5 @@ __all__ = [
     "read_log",
     "remove",
     "stated_seconds",
+    "vector_below",
 ]

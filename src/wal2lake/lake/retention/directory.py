@@ -1,6 +1,6 @@
-"""Lists the files of a table's directory that a writer of Delta may have left there.
+"""Lists the files of a table that a writer of Delta may have left there.
 
-In: a table's directory on this machine. Out: data files, files of deletion vectors, change data
+In: the store of a table's files. Out: data files, files of deletion vectors, change data
 files and temporary files, by name. A file of another name is never listed, so nothing removes it;
 nor are directories that begin with ``_`` or ``.`` (unless a partition column is called so), links
 to elsewhere, and tables inside of the table.
@@ -11,16 +11,16 @@ DeltaTableUtils.
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Container
 from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
 from typing import Final
 from urllib.parse import unquote
 
-from wal2lake.lake.retention.tablelog import LOG, Entry
+from wal2lake.lake.retention.tablelog import LOG
+from wal2lake.lake.store import Entry, Store
 
 CHANGES: Final = "_change_data"
 
@@ -48,7 +48,7 @@ class FileKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class StoredFile:
-    """A file of a table's directory."""
+    """A file of a table's store."""
 
     name: str
     """Relative to the table's directory, ``/`` between segments."""
@@ -57,44 +57,34 @@ class StoredFile:
 
 
 def list_files(
-    root: Path,
+    store: Store,
     partition_columns: frozenset[str],
     check: Callable[[], None] = lambda: None,
 ) -> dict[str, StoredFile]:
-    """List the files by name. ``check`` is called for each directory and may raise."""
+    """List the files by name. ``check`` is called often and may raise."""
+    inner: list[str] = []
+
+    def enters(folder: str) -> bool:
+        above, _, name = folder.rpartition("/")
+        if name == LOG and above:
+            inner.append(f"{above}/")
+        return _is_ours(name, above, partition_columns)
+
+    folders: defaultdict[str, dict[str, Entry]] = defaultdict(dict)
+    for key, entry in store.list_below("", enters, check).items():
+        folder, slash, name = key.rpartition("/")
+        folders[f"{folder}{slash}"][name] = entry
+    others = tuple(inner)
     files: dict[str, StoredFile] = {}
-    waiting = [""]
-    while waiting:
-        check()
-        folder = waiting.pop()
-        names: dict[str, Entry] = {}
-        for item in _scan(root / folder):
-            name = f"{folder}{item.name}"
-            try:
-                if item.is_dir(follow_symlinks=False):
-                    if (
-                        _is_ours(item.name, folder, partition_columns)
-                        and not (root / name / LOG).exists()
-                    ):
-                        waiting.append(f"{name}/")
-                elif item.is_file(follow_symlinks=False):
-                    names[item.name] = Entry.of(item.stat(follow_symlinks=False))
-            except FileNotFoundError:
-                continue
+    for folder, names in folders.items():
+        if others and folder.startswith(others):
+            continue
         in_changes = folder.startswith(f"{CHANGES}/")
-        for own, entry in names.items():
-            kind = _kind(own, names, in_changes=in_changes)
+        for name, entry in names.items():
+            kind = _kind(name, names, in_changes=in_changes)
             if kind is not None:
-                files[f"{folder}{own}"] = StoredFile(f"{folder}{own}", kind, entry)
+                files[f"{folder}{name}"] = StoredFile(f"{folder}{name}", kind, entry)
     return files
-
-
-def _scan(folder: Path) -> Iterator[os.DirEntry[str]]:
-    try:
-        with os.scandir(folder) as listed:
-            yield from listed
-    except FileNotFoundError:
-        return
 
 
 def _is_ours(name: str, folder: str, partition_columns: frozenset[str]) -> bool:
@@ -107,9 +97,7 @@ def _is_ours(name: str, folder: str, partition_columns: frozenset[str]) -> bool:
     return bool(is_partition) and unquote(column) in partition_columns
 
 
-def _kind(
-    name: str, beside: Mapping[str, Entry], *, in_changes: bool
-) -> FileKind | None:
+def _kind(name: str, beside: Container[str], *, in_changes: bool) -> FileKind | None:
     if _TEMPORARY.fullmatch(name):
         return FileKind.TEMPORARY
     companion = _COMPANION.fullmatch(name)

@@ -1,6 +1,6 @@
 """Decides which files of a table are removed. Pure.
 
-In: the files that its versions need (``tablelog``), those in its directory (``directory``), those
+In: the files that its versions need (``tablelog``), those in its store (``directory``), those
 that are noted by name, the ages. Out: a ``Removal``: the files to remove, in order.
 
     a file                                              is removed
@@ -66,7 +66,7 @@ def choose(
     noted: Collection[str],
     too_young: float,
 ) -> Removal:
-    """Choose among the files of the table's directory. ``too_young``: a file that has changed
+    """Choose among the files of the table's store. ``too_young``: a file that has changed
     since then may still be committed."""
     expired: list[StoredFile] = []
     orphans: list[StoredFile] = []

@@ -1,6 +1,6 @@
 """Lists a table's ``_delta_log`` and reads which files its versions need.
 
-In: a table's directory on this machine, the oldest version that must stay readable. Out: a
+In: the store of a table, the oldest version that must stay readable. Out: a
 ``TableLog`` (what is there, and when it was written), a ``History`` (each file that a version from
 the oldest one on needs, and the last version that needs it).
 
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import json
 import os
+import posixpath
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -27,7 +28,8 @@ from urllib.parse import unquote, urlsplit
 import pyarrow as pa
 
 from wal2lake.errors import StorageError
-from wal2lake.lake.delta.durability import actions_of, vector_file
+from wal2lake.lake.delta.deletionvectors import path_below
+from wal2lake.lake.delta.durability import actions_of
 from wal2lake.lake.delta.protocol.features import KNOWN
 from wal2lake.lake.delta.versions.checkpointfiles import (
     Checkpoint,
@@ -35,7 +37,8 @@ from wal2lake.lake.delta.versions.checkpointfiles import (
     complete_checkpoints,
     read_checkpoint,
 )
-from wal2lake.lake.store import LocalStore, local_path
+from wal2lake.lake.store import Entry, Store, local_path
+from wal2lake.lake.tablefiles import absolute_place
 
 LOG: Final = "_delta_log"
 
@@ -45,6 +48,14 @@ LIVE: Final = 2**63 - 1
 FEATURES: Final = KNOWN - {"checkpointProtection"}
 """Delta's features under which the log names every file that a version needs, and may get
 shorter."""
+
+_HADOOP_S3: Final = re.compile(r"^s3[an]://")
+"""Beginnings of URLs in Hadoop's words for S3."""
+
+_AMBIGUOUS: Final = frozenset(
+    {"abfs", "abfss", "adl", "http", "https", "wasb", "wasbs"}
+)
+"""Schemes of further URLs of object stores, which do not tell whether a file is the same."""
 
 _COMMIT: Final = re.compile(r"([0-9]{20})\.json")
 _POINTER: Final = re.compile(r'"version"\s*:\s*([0-9]+)')
@@ -63,29 +74,10 @@ class UnreadableLog(StorageError):
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """A file as a directory lists it."""
-
-    size: int
-    changed: float
-    """The later of modification and status change, seconds since 1970: a link that was made
-    recently is recent, however old its content is."""
-    written: float
-    """Modification time."""
-    inode: int
-
-    @classmethod
-    def of(cls, status: os.stat_result) -> Entry:
-        """Return the entry of a file's status."""
-        changed = max(status.st_mtime, status.st_ctime)
-        return cls(status.st_size, changed, status.st_mtime, status.st_ino)
-
-
-@dataclass(frozen=True, slots=True)
 class TableLog:
     """The files of one ``_delta_log``."""
 
-    root: Path
+    store: Store
     entries: Mapping[str, Entry]
     commits: Mapping[int, str]
     """Names of commits, by version."""
@@ -110,7 +102,7 @@ class TableLog:
         bases = [v for v in self.checkpoints if run - 1 <= v <= self.newest]
         if not bases:
             raise UnreadableLog(
-                f'the log of the table at "{self.root}" has neither version 0 nor a'
+                f'the log of the table at "{self.store.location}" has neither version 0 nor a'
                 " checkpoint before its commits",
                 sqlstate="58P01",
             )
@@ -130,33 +122,33 @@ class TableLog:
         return max(kept, self.first)
 
 
-def read_log(root: Path) -> TableLog:
+def read_log(store: Store) -> TableLog:
     """List the log. UnreadableLog if there is none."""
-    entries = {}
     try:
-        with os.scandir(root / LOG) as listed:
-            for item in listed:
-                if item.is_file(follow_symlinks=False):
-                    entries[item.name] = Entry.of(item.stat(follow_symlinks=False))
-    except OSError as error:
+        listed = store.list_below(LOG, lambda folder: False)
+    except StorageError as error:
         raise UnreadableLog(
-            f'could not list the log of the table at "{root}": {error.strerror}',
-            sqlstate="58030",
+            f'could not list the log of the table at "{store.location}"',
+            sqlstate=error.sqlstate,
+            detail=error.message,
         ) from error
+    entries = {key.removeprefix(f"{LOG}/"): entry for key, entry in listed.items()}
     commits = {
         int(found[1]): name for name in entries if (found := _COMMIT.fullmatch(name))
     }
     if not commits:
-        raise UnreadableLog(f'there is no Delta table at "{root}"', sqlstate="42P01")
+        raise UnreadableLog(
+            f'there is no Delta table at "{store.location}"', sqlstate="42P01"
+        )
     # Of several checkpoints of one version the first is the one with the fewest files.
     checkpoints = {one.version: one for one in reversed(complete_checkpoints(entries))}
-    return TableLog(root, entries, commits, checkpoints, _pointer(root))
+    return TableLog(store, entries, commits, checkpoints, _pointer(store))
 
 
-def _pointer(root: Path) -> int | None:
+def _pointer(store: Store) -> int | None:
     try:
-        text = (root / LOG / "_last_checkpoint").read_text(encoding="utf-8")
-    except (OSError, ValueError):
+        text = store.read(f"{LOG}/_last_checkpoint").decode()
+    except (StorageError, ValueError):
         return None
     found = _POINTER.search(text)
     return None if found is None else int(found[1])
@@ -166,7 +158,7 @@ def _pointer(root: Path) -> int | None:
 class History:
     """The files of the versions from ``oldest`` on."""
 
-    root: Path
+    location: str
     oldest: int
     newest: int
     needed: dict[str, int] = field(default_factory=dict)
@@ -286,13 +278,12 @@ class _Replay:
             needed[name] = max(version, needed.get(name, -1))
 
     def _named(self, path: str) -> Iterator[str]:
-        name = name_below(self._history.root, path)
+        name = name_below(self._history.location, path)
         if name is not None:
             yield name
 
     def _vector(self, descriptor: Mapping[str, Any] | None) -> str | None:
-        file = vector_file(self._history.root, descriptor)
-        return None if file is None else name_below(self._history.root, str(file))
+        return vector_below(self._history.location, descriptor)
 
 
 def read_history(
@@ -303,10 +294,10 @@ def read_history(
     UnreadableLog if a commit is missing, or if the protocol has an unknown feature."""
     if not log.first <= oldest <= log.newest:
         raise UnreadableLog(
-            f'the log of the table at "{log.root}" does not have version {oldest}',
+            f'the log of the table at "{log.store.location}" does not have version {oldest}',
             sqlstate="58P01",
         )
-    history = History(log.root, oldest, log.newest)
+    history = History(log.store.location, oldest, log.newest)
     replay = _replayed(log, history, check)
     replay.begin_at_oldest()
     if oldest in log.commits:
@@ -318,13 +309,14 @@ def read_history(
     return history
 
 
-def are_present(root: Path, version: int) -> bool:
+def are_present(store: Store, version: int) -> bool:
     """Whether every file of a version is there. UnreadableLog if the log does not tell."""
-    log = read_log(root)
+    log = read_log(store)
     if not log.first <= version <= log.newest:
         return False
-    replay = _replayed(log, History(root, version, log.newest), lambda: None)
-    return all((root / name).exists() for name in replay.live())
+    replay = _replayed(log, History(store.location, version, log.newest), lambda: None)
+    names = set(replay.live())
+    return len(store.entries(names)) == len(names)
 
 
 def _replayed(log: TableLog, history: History, check: Callable[[], None]) -> _Replay:
@@ -341,11 +333,10 @@ def _replayed(log: TableLog, history: History, check: Callable[[], None]) -> _Re
 
 def _commit(log: TableLog, version: int) -> list[dict[str, Any]]:
     try:
-        path = log.root / LOG / log.commits[version]
-        return actions_of(path.read_text(encoding="utf-8"))
-    except (KeyError, OSError, ValueError) as error:
+        return actions_of(log.store.read(f"{LOG}/{log.commits[version]}").decode())
+    except (KeyError, StorageError, ValueError) as error:
         raise UnreadableLog(
-            f'could not read version {version} of the table at "{log.root}"',
+            f'could not read version {version} of the table at "{log.store.location}"',
             sqlstate="58030",
         ) from error
 
@@ -354,7 +345,7 @@ def _read_checkpoint(
     log: TableLog, checkpoint: Checkpoint, history: History, replay: _Replay
 ) -> None:
     try:
-        for action in read_checkpoint(LocalStore(log.root), checkpoint, _WANTED):
+        for action in read_checkpoint(log.store, checkpoint, _WANTED):
             if "protocol" in action:
                 history.protocol = action["protocol"]
             elif "metaData" in action:
@@ -363,13 +354,14 @@ def _read_checkpoint(
                 replay.add(action["add"])
             elif "remove" in action:
                 # The same path may be live again, with another deletion vector.
-                below = name_below(history.root, action["remove"]["path"])
+                below = name_below(history.location, action["remove"]["path"])
                 if below is not None:
                     history.gone.add(below)
     except (StorageError, OSError, ValueError, pa.ArrowException) as error:
         names = ", ".join(checkpoint.names)
         raise UnreadableLog(
-            f'could not read checkpoint "{log.root / LOG / names}"', sqlstate="58030"
+            f'could not read checkpoint "{log.store.location}/{LOG}/{names}"',
+            sqlstate="58030",
         ) from error
 
 
@@ -377,9 +369,7 @@ def has_cursors(log: TableLog, version: int) -> bool:
     """Whether a checkpoint has every cursor that the version's checksum file lists. False if there
     is no such file."""
     try:
-        summed = json.loads(
-            (log.root / LOG / f"{version:020}.crc").read_text(encoding="utf-8")
-        )
+        summed = json.loads(log.store.read(f"{LOG}/{version:020}.crc"))
         expected = {
             (str(token["appId"]), int(token["version"]))
             for token in summed["setTransactions"]
@@ -387,7 +377,7 @@ def has_cursors(log: TableLog, version: int) -> bool:
         found = {
             (str(token["appId"]), int(token["version"]))
             for action in read_checkpoint(
-                LocalStore(log.root), log.checkpoints[version], {"txn": None}
+                log.store, log.checkpoints[version], {"txn": None}
             )
             if "txn" in action
             for token in (action["txn"],)
@@ -414,19 +404,49 @@ def _refuse_unknown(history: History) -> None:
     if unknown or not protocol:
         shown = f"has the feature {unknown}" if unknown else "has no protocol"
         raise UnreadableLog(
-            f'the table at "{history.root}" {shown}, which retention does not know',
+            f'the table at "{history.location}" {shown}, which retention does not know',
             sqlstate="0A000",
             hint="Use the VACUUM of Delta Lake for this table.",
         )
 
 
-def name_below(root: Path, path: str) -> str | None:
-    """Return the name below the table of a path in its log, which is percent-encoded and relative,
-    or an absolute path or URL; None for a file elsewhere."""
-    if urlsplit(path).scheme or path.startswith("/"):
-        place = local_path(path)
-        for base in (root, Path(os.path.realpath(root))):
-            if place is not None and place.is_relative_to(base):
-                return place.relative_to(base).as_posix()
+def name_below(location: str, path: str) -> str | None:
+    """Return the name below the table at ``location`` of a path in its log, which is
+    percent-encoded and relative, or an absolute path or URL; None for a file elsewhere.
+
+    UnreadableLog if that is not known: a store may have several URLs for one file."""
+    scheme = urlsplit(path).scheme
+    if not scheme and not path.startswith("/"):
+        return posixpath.normpath(unquote(path))
+    root = local_path(location)
+    if root is None:
+        return _object_below(location, path, scheme)
+    place = local_path(path)
+    for base in (root, Path(os.path.realpath(root))):
+        if place is not None and place.is_relative_to(base):
+            return place.relative_to(base).as_posix()
+    return None
+
+
+def _object_below(location: str, path: str, scheme: str) -> str | None:
+    if scheme in _AMBIGUOUS:
+        raise UnreadableLog(
+            f'the log of the table at "{location}" names a file by the URL "{path}"',
+            sqlstate="0A000",
+            detail="It may be a file of the table under another name.",
+            hint="Use the VACUUM of Delta Lake for this table.",
+        )
+    own = absolute_place(_HADOOP_S3.sub("s3://", path))
+    below = f"{location.rstrip('/')}/"
+    return own.removeprefix(below) if own.startswith(below) else None
+
+
+def vector_below(location: str, vector: Mapping[str, Any] | None) -> str | None:
+    """Return the name below the table of a deletion vector's file; None if the vector is inline or
+    in a file elsewhere."""
+    if vector is None or vector["storageType"] == "i":
         return None
-    return os.path.normpath(unquote(path))
+    name = str(vector["pathOrInlineDv"])
+    if vector["storageType"] == "p":
+        return name_below(location, name)
+    return path_below("", name).removeprefix("/")

@@ -1,8 +1,8 @@
 """Branches without an owner: files of ended transactions whose removal has failed.
 
-Takes the node; removes the directories of such branches from the place of its branches. A start
-removes all branches (``recovery``); this module removes those whose removal has failed since.
-Branches of other nodes that use the same warehouse are never touched.
+Takes the node; removes the files of such branches from the place of its branches. A start removes
+all branches (``recovery``); this module removes those whose removal has failed since. Branches of
+other nodes that use the same warehouse are never touched.
 
 Called by ``worker`` and the statement VACUUM.
 """
@@ -12,41 +12,77 @@ from __future__ import annotations
 import math
 import os
 import shutil
+from collections import defaultdict
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
-from wal2lake.lake.delta import local_path
 from wal2lake.lake.retention import FileKind
 from wal2lake.lake.spark import place_of_branches
+from wal2lake.lake.store import Entry, LocalStore, Store, local_path, store_at
 from wal2lake.local.ports import RetentionParts
 from wal2lake.local.retention.vacuuming import count_removed, young_since
 
 
+@dataclass(frozen=True, slots=True)
+class LeftBranch:
+    """A branch that has no owner."""
+
+    name: str
+    files: int
+    bytes: int
+
+
 def unknown_branches(
     node: RetentionParts, check: Callable[[], None]
-) -> Iterator[tuple[Path, int, int]]:
-    """Yield the directories of branches that have no owner and are older than the safe age,
-    each with its files and bytes."""
-    place = place_of_branches(node.settings.warehouse, node.catalog.system_identifier)
-    root = local_path(place)
-    if root is None or not root.is_dir():
+) -> Iterator[LeftBranch]:
+    """Yield the branches that have no owner and are older than the safe age."""
+    place = _place(node)
+    store = store_at(place)
+    if store is None:
         return
-    too_young = young_since(node)
-    for folder in sorted(root.iterdir()):
+    extents = _directories if isinstance(store, LocalStore) else _prefixes
+    too_young: float | None = None
+    for branch, changed in extents(store, check):
         check()
-        # A branch registers before it makes its directory.
+        # A branch registers before it makes its first file.
         owned = {*node.branches.places(), *node.batch_places()}
-        if any(local_path(branch) == folder for branch in owned):
+        if f"{store.location}/{branch.name}" in map(_plain, owned):
             continue
-        files, size, changed = _extent(folder)
+        if too_young is None:
+            too_young = young_since(node) + store.seconds_ahead()
         if changed < too_young:
-            yield folder, files, size
+            yield branch
 
 
-def remove_branch(node: RetentionParts, folder: Path, files: int, size: int) -> None:
-    """Remove the directory of a branch, with so many files and bytes."""
-    shutil.rmtree(folder, ignore_errors=True)
-    count_removed(node, FileKind.BRANCH, files, size)
+def remove_branch(node: RetentionParts, branch: LeftBranch) -> None:
+    """Remove the files of a branch."""
+    store = store_at(_place(node))
+    if isinstance(store, LocalStore):
+        shutil.rmtree(store.root / branch.name, ignore_errors=True)
+    elif store is not None:
+        store.delete_all([*store.list_below(branch.name, lambda folder: True)])
+    count_removed(node, FileKind.BRANCH, branch.files, branch.bytes)
+
+
+def _place(node: RetentionParts) -> str:
+    return place_of_branches(node.settings.warehouse, node.catalog.system_identifier)
+
+
+def _plain(location: str) -> str:
+    return str(local_path(location) or location)
+
+
+def _directories(
+    store: Store, check: Callable[[], None]
+) -> Iterator[tuple[LeftBranch, float]]:
+    """Yield the branches of a directory, with the time of the last change in each."""
+    assert isinstance(store, LocalStore)
+    if not store.root.is_dir():
+        return
+    for folder in sorted(store.root.iterdir()):
+        files, size, changed = _extent(folder)
+        yield LeftBranch(folder.name, files, size), changed
 
 
 def _extent(folder: Path) -> tuple[int, int, float]:
@@ -63,3 +99,16 @@ def _extent(folder: Path) -> tuple[int, int, float]:
             if path != Path(here):
                 files, size = files + 1, size + status.st_size
     return files, size, changed
+
+
+def _prefixes(
+    store: Store, check: Callable[[], None]
+) -> Iterator[tuple[LeftBranch, float]]:
+    """Yield the branches of an object store, with the time of the newest object of each."""
+    branches: defaultdict[str, list[Entry]] = defaultdict(list)
+    for key, entry in store.list_below("", lambda folder: True, check).items():
+        branches[key.partition("/")[0]].append(entry)
+    for name, entries in branches.items():
+        size = sum(entry.size for entry in entries)
+        changed = max(entry.changed for entry in entries)
+        yield LeftBranch(name, len(entries), size), changed

@@ -25,13 +25,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final
 
 from wal2lake.catalog import Catalog, HistoryFeed, TableChange, TableDef
 from wal2lake.lake import files_from_json
-from wal2lake.lake.delta import local_path, vector_file
-from wal2lake.lake.retention import name_below
+from wal2lake.lake.retention import name_below, vector_below
+from wal2lake.lake.store import Store, store_at
 from wal2lake.local.ports import RetentionParts
 from wal2lake.model import Oid, SyncState
 
@@ -43,7 +42,7 @@ _COPYING: Final = (SyncState.INIT, SyncState.DATASYNC)
 
 @dataclass(frozen=True, slots=True)
 class TablePlace:
-    """A table's directory, with all names of the table."""
+    """A table's location, with all names of the table."""
 
     location: str
     tables: tuple[TableDef, ...]
@@ -59,9 +58,9 @@ class TablePlace:
         return self.tables[0].qualified
 
     @property
-    def root(self) -> Path | None:
-        """The directory; None if it is not on this machine."""
-        return local_path(self.location)
+    def store(self) -> Store | None:
+        """The store of the table's files; None for a storage without one, as HDFS."""
+        return store_at(self.location)
 
 
 def places_of(
@@ -129,18 +128,15 @@ def _hold_changes(node: RetentionParts, place: TablePlace, held: HeldFiles) -> N
 
 
 def _named_in(place: TablePlace, change: TableChange) -> Iterable[str]:
-    root = place.root
-    assert root is not None
     for action in change.actions:
         content: Mapping[str, Any] = next(iter(action.values()), {})
         path = content.get("path")
-        name = None if path is None else name_below(root, str(path))
+        name = None if path is None else name_below(place.location, str(path))
         if name is not None:
             yield name
-        vector = vector_file(root, content.get("deletionVector"))
-        below = None if vector is None else name_below(root, str(vector))
-        if below is not None:
-            yield below
+        vector = vector_below(place.location, content.get("deletionVector"))
+        if vector is not None:
+            yield vector
 
 
 def _hold_copies(catalog: Catalog, place: TablePlace, held: HeldFiles) -> None:

@@ -5,7 +5,7 @@
     states that are too old leave the catalog         fewer states; all that are listed read
     the holders are asked (``holders``)               nothing has happened
     the log is read from the oldest kept version on,
-     the directory is listed
+     the files are listed
     states that name a version whose files others     fewer states
      have removed leave the catalog, too
     files are removed                                 some are gone; the next time the rest
@@ -16,6 +16,9 @@ So a state is never listed while its files are removed: states are removed first
 oldest kept version is the lowest of the oldest one within ``lake.retention``, those of the listed
 states, and those that are held. All versions from there on stay readable, also those that no state
 names.
+
+The times of objects are by their store's clock. How far that is ahead of this machine's is found
+first, by an object that is made and removed.
 
 ``lake.retention`` yields to a longer ``delta.deletedFileRetentionDuration`` (for the log
 ``delta.logRetentionDuration``) of the table. One table is vacuumed at a time.
@@ -28,10 +31,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Final
 
-from wal2lake.errors import StorageError, UndefinedObjectError
+from wal2lake.errors import UndefinedObjectError
 from wal2lake.lake.retention import (
     CLEANS_LOG,
     CURSORS,
@@ -53,6 +55,7 @@ from wal2lake.lake.retention import (
     remove,
     stated_seconds,
 )
+from wal2lake.lake.store import Store, storage_error
 from wal2lake.local.ports import RetentionParts
 from wal2lake.local.retention.holders import TablePlace, held_of
 from wal2lake.observe import failpoint, get_logger, seconds_ahead
@@ -122,24 +125,21 @@ class Vacuum:
     def run(self, place: TablePlace, request: VacuumRequest) -> VacuumReport:
         """Vacuum one table. Raises Skipped, or StorageError if a file cannot be removed; what has
         gone until then stays gone."""
-        root = place.root
-        if root is None:
+        store = place.store
+        if store is None:
             raise Skipped(
-                "its files are not on this machine",
+                "its files are in a storage that retention does not know",
                 "Use the VACUUM of Delta Lake for this table.",
             )
         with self.node.vacuums.hold(place.location, request.check):
             try:
                 return self._run(
-                    place, root, replace(request, check=self._check(place, request))
+                    place, store, replace(request, check=self._check(place, request))
                 )
             except (UndefinedObjectError, UnreadableLog) as error:
                 raise Skipped(error.message, error.hint) from error
             except OSError as error:
-                raise StorageError(
-                    f'could not vacuum the table at "{root}": {error.strerror}',
-                    sqlstate="58030",
-                ) from error
+                raise storage_error("vacuum", place.location, error) from error
 
     def _check(self, place: TablePlace, request: VacuumRequest) -> Check:
         def check() -> None:
@@ -150,7 +150,7 @@ class Vacuum:
         return check
 
     def _run(
-        self, place: TablePlace, root: Path, request: VacuumRequest
+        self, place: TablePlace, store: Store, request: VacuumRequest
     ) -> VacuumReport:
         node, settings = self.node, self.node.settings.lake
         # The newest version becomes durable before files go that only earlier versions need.
@@ -158,22 +158,23 @@ class Vacuum:
         node.tables.sync(place.location, state.version)
         retention = settings.retention_ms / 1000
         kept_seconds = max(retention, stated_seconds(state.properties, FILES) or 0.0)
+        ahead = store.seconds_ahead()
         # Before the holders are asked: what begins later reads newer versions.
-        kept_since = node.ages.ago(kept_seconds + _MOMENT_SECONDS)
-        too_young = young_since(node)
+        kept_since = node.ages.ago(kept_seconds + _MOMENT_SECONDS) + ahead
+        too_young = young_since(node) + ahead
         # Delta's own clean-up of the log must not come first.
         listed_seconds = min(retention, _log_kept_seconds(state.properties))
         leaving = self._expire(place, node.ages.ago(listed_seconds), request)
         held = held_of(node, place)
         if held.unknown is not None:
             raise Skipped(held.unknown)
-        log = read_log(root)
+        log = read_log(store)
         states = node.catalog.oldest_versions(leaving.numbers)
         needed = {states[int(relid)] for relid in place.relids if int(relid) in states}
         since = log.since(kept_since)
         oldest = max(min({since} | held.versions | needed), log.first)
         history = read_history(log, oldest, request.check)
-        present = list_files(root, frozenset(state.partition_columns), request.check)
+        present = list_files(store, frozenset(state.partition_columns), request.check)
         leaving = self._leave_unreadable(place, history, present, leaving, request)
         removal = choose(
             history,
@@ -181,13 +182,13 @@ class Vacuum:
             held.names,
             -1.0 if held.keeps_orphans else too_young,
         )
-        log_removal = _choose_log(node, log, state.properties, oldest, too_young)
+        log_removal = self._choose_log(log, state.properties, oldest, too_young, ahead)
         gone = Removed()
         if request.dry_run:
             for file in (*removal.files, *log_removal.files):
                 gone.add(file)
         else:
-            self._remove(root, removal, log_removal, gone, request)
+            self._remove(store, removal, log_removal, gone, request)
         lacking = history.lacking(present.__contains__)
         if lacking:
             get_logger().error(
@@ -249,7 +250,7 @@ class Vacuum:
 
     def _remove(
         self,
-        root: Path,
+        store: Store,
         removal: Removal,
         log_removal: Removal,
         gone: Removed,
@@ -260,12 +261,33 @@ class Vacuum:
             request.pace()
 
         try:
-            remove(root, removal, gone, before_each)
+            remove(store, removal, gone, before_each)
             failpoint("vacuum.files_removed")
-            remove(root, log_removal, gone, before_each)
+            remove(store, log_removal, gone, before_each)
         finally:
             for kind, files in gone.files.items():
                 count_removed(self.node, kind, files, gone.bytes[kind])
+
+    def _choose_log(
+        self,
+        log: TableLog,
+        properties: Mapping[str, str],
+        oldest: int,
+        too_young: float,
+        ahead: float,
+    ) -> Removal:
+        """Choose among the files of the log; none if the table does not want that, or if its
+        checkpoints may lack cursors."""
+        if properties.get(CLEANS_LOG, "true") != "true" or CURSORS in properties:
+            return Removal(())
+        stated = stated_seconds(properties, LOG_FILES)
+        return choose_log(
+            log,
+            oldest,
+            too_young,
+            None if stated is None else self.node.ages.ago(stated) + ahead,
+            lambda version: has_cursors(log, version),
+        )
 
 
 def young_since(node: RetentionParts) -> float:
@@ -288,27 +310,6 @@ class _Leaving:
     numbers: Mapping[int, int]
     """By subscription, the number of the last one."""
     states: int
-
-
-def _choose_log(
-    node: RetentionParts,
-    log: TableLog,
-    properties: Mapping[str, str],
-    oldest: int,
-    too_young: float,
-) -> Removal:
-    """Choose among the files of the log; none if the table does not want that, or if its
-    checkpoints may lack cursors."""
-    if properties.get(CLEANS_LOG, "true") != "true" or CURSORS in properties:
-        return Removal(())
-    stated = stated_seconds(properties, LOG_FILES)
-    return choose_log(
-        log,
-        oldest,
-        too_young,
-        None if stated is None else node.ages.ago(stated),
-        lambda version: has_cursors(log, version),
-    )
 
 
 def _log_kept_seconds(properties: Mapping[str, str]) -> float:

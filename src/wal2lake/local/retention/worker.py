@@ -128,10 +128,13 @@ class RetentionWorker:
                 repeated.say(self._log, "a table could not be vacuumed", error)
                 continue
             self._tell(place, report)
-        for folder, files, size in unknown_branches(self._node, self._check):
-            remove_branch(self._node, folder, files, size)
+        for branch in unknown_branches(self._node, self._check):
+            remove_branch(self._node, branch)
             self._log.info(
-                "branch removed", branch=folder.name, files=files, bytes=size
+                "branch removed",
+                branch=branch.name,
+                files=branch.files,
+                bytes=branch.bytes,
             )
 
     def _tell(self, place: TablePlace, report: VacuumReport) -> None:
