@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 import pyarrow as pa
@@ -42,7 +42,7 @@ from wal2lake.lake.delta.versions.checkpointfiles import (
     sidecars_of,
 )
 from wal2lake.lake.delta.versions.checkpoints import write_classic
-from wal2lake.lake.store import LocalStore
+from wal2lake.lake.store import Entry, LocalStore, Store
 
 _DAY: Final = 86_400.0
 
@@ -59,7 +59,7 @@ _PROBED: Final[Wanted] = {
 """Parts of a checkpoint that are read to see whether it is whole: each row of each file."""
 
 
-def clean_up(store: LocalStore, version: Version, now: float | None = None) -> int:
+def clean_up(store: Store, version: Version, now: float | None = None) -> int:
     """Remove expired entries of the log of a table that has just got a checkpoint of ``version``;
     return their number. ``now``: seconds since 1970. StorageError or OSError if that fails; the
     log is whole."""
@@ -74,34 +74,42 @@ def clean_up(store: LocalStore, version: Version, now: float | None = None) -> i
     # To the day, as Delta: otherwise each checkpoint would remove a few entries.
     cutoff = ((time.time() if now is None else now) - kept) // _DAY * _DAY
     names = store.list_after(LOG)
-    expired = sorted(_expired(store, names, _newest_by(store, names, cutoff)))
+    commits = [name for name in names if _COMMIT.fullmatch(name)]
+    expired = sorted(_expired(store, names, _newest_by(store, commits, cutoff)))
     if expired and properties.get(POLICY) == "v2":
         # Readers that do not know v2 find a protocol here that they refuse.
         write_classic(version.state.location, store, version.state.version)
-    for name in expired:
-        store.delete(f"{LOG}/.{name}.crc")
-        store.delete(f"{LOG}/{name}")
+    for start in range(0, len(expired), store.most_at_once):
+        part = expired[start : start + store.most_at_once]
+        if isinstance(store, LocalStore):
+            store.delete_all([f"{LOG}/.{name}.crc" for name in part])
+        store.delete_all([f"{LOG}/{name}" for name in part])
     if expired:
         store.settle(LOG)
     return len(expired) + _clean_sidecars(store)
 
 
-def _newest_by(store: LocalStore, names: Sequence[str], cutoff: float) -> int:
+def _newest_by(store: Store, commits: Sequence[str], cutoff: float) -> int:
     """Return the newest version that was committed by the cutoff; -1 if there is none. Readers may
     ask for it as of that moment, and for every later one."""
     newest = -1
-    for found in filter(None, map(_COMMIT.fullmatch, names)):
-        written = _written(store, f"{LOG}/{found[0]}")
-        if written is None:
-            continue
-        if written > cutoff:
-            # Later ones are no older, whatever a copy of the files has made of their times.
-            break
-        newest = int(found[1])
+    # A directory is asked file by file, since the first look is mostly the last one.
+    for start in range(0, len(commits), store.most_at_once):
+        part = commits[start : start + store.most_at_once]
+        entries = store.entries([f"{LOG}/{name}" for name in part])
+        for name in part:
+            entry = entries.get(f"{LOG}/{name}")
+            if entry is None:
+                # Somebody else has removed it.
+                continue
+            if entry.written > cutoff:
+                # Later ones are no older, whatever a copy of the files has made of their times.
+                return newest
+            newest = int(name.partition(".")[0])
     return newest
 
 
-def _expired(store: LocalStore, names: Sequence[str], needed: int) -> Iterator[str]:
+def _expired(store: Store, names: Sequence[str], needed: int) -> Iterator[str]:
     """Yield what is below the newest checkpoint from which version ``needed`` can be read."""
     for checkpoint in complete_checkpoints(names):
         base = checkpoint.version
@@ -122,7 +130,7 @@ def _is_below(name: str, base: int) -> bool:
     return found is not None and int(found[1]) < base
 
 
-def _is_whole(store: LocalStore, checkpoint: Checkpoint) -> bool:
+def _is_whole(store: Store, checkpoint: Checkpoint) -> bool:
     """Whether a checkpoint and its sidecars can be read."""
     kinds: set[str] = set()
     try:
@@ -133,7 +141,7 @@ def _is_whole(store: LocalStore, checkpoint: Checkpoint) -> bool:
     return kinds >= {"protocol", "metaData"}
 
 
-def _clean_sidecars(store: LocalStore) -> int:
+def _clean_sidecars(store: Store) -> int:
     """Remove sidecars that no checkpoint names. Younger ones may be of a checkpoint that is being
     written."""
     present = [f"{SIDECARS}/{name}" for name in store.list_after(SIDECARS)]
@@ -149,20 +157,10 @@ def _clean_sidecars(store: LocalStore) -> int:
         # A checkpoint that cannot be read does not say what it needs.
         return 0
     young = time.time() - _DAY
-    gone = 0
-    for key in present:
-        written = _written(store, key)
-        if key not in needed and written is not None and written < young:
-            store.delete(key)
-            gone += 1
+    unneeded = [key for key in present if key not in needed]
+    entries: Mapping[str, Entry] = store.entries(unneeded)
+    gone = [key for key, entry in entries.items() if entry.written < young]
     if gone:
+        store.delete_all(gone)
         store.settle(SIDECARS)
-    return gone
-
-
-def _written(store: LocalStore, key: str) -> float | None:
-    """Return a file's time; None if somebody else has removed it."""
-    try:
-        return (store.root / key).stat().st_mtime
-    except FileNotFoundError:
-        return None
+    return len(gone)

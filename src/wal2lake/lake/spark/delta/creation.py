@@ -125,9 +125,12 @@ class Creation:
         """Require an empty directory: a table created among foreign files would delete them when
         it is dropped. A log without a version is left by a creation that crashed, and is
         accepted."""
-        root = local_path(location)
+        root, store = local_path(location), store_at(location)
         if root is not None:
             names = [entry.name for entry in root.iterdir()] if root.exists() else []
+        elif store is not None:
+            present = store.list_below("", lambda folder: True)
+            names = sorted({key.partition("/")[0] for key in present})
         else:
             with self._delta.calling(location):
                 path = self._delta.jvm.org.apache.hadoop.fs.Path(location)

@@ -41,6 +41,7 @@ from wal2lake.errors import (
     StorageError,
     UndefinedObjectError,
 )
+from wal2lake.lake.delta.dropping import drop_objects, not_a_table
 from wal2lake.lake.delta.durability import (
     discard_torn_commits,
     settle_commit,
@@ -161,6 +162,16 @@ class DeltaTables:
         """Drop a table, as in TablePort. Refuses a directory that is not a table."""
         for work in tuple(self._background):
             work.leave(location)
+        store = store_at(location)
+        if store is None or isinstance(store, LocalStore):
+            self._drop_folder(location)
+        else:
+            drop_objects(store)
+            with self._delta.calling(location):
+                self._delta.forget(location)
+        self.forget(location)
+
+    def _drop_folder(self, location: str) -> None:
         with self._delta.calling(location):
             path = self._delta.jvm.org.apache.hadoop.fs.Path(location)
             files = path.getFileSystem(self._delta.hadoop_conf())
@@ -168,18 +179,12 @@ class DeltaTables:
                 log = self._delta.jvm.org.apache.hadoop.fs.Path(path, "_delta_log")
                 children = list(files.listStatus(path))
                 if children and not files.exists(log):
-                    raise StorageError(
-                        f'directory "{location}" is not a Delta table',
-                        sqlstate="58000",
-                        hint="It is left as it is; remove it by hand if it is not"
-                        " needed.",
-                    )
+                    raise not_a_table(location)
                 for child in children:
                     if child.getPath().getName() != "_delta_log":
                         files.delete(child.getPath(), True)
                 files.delete(path, True)
             self._delta.forget(location)
-        self.forget(location)
 
     def exists(self, location: str) -> bool:
         """Tell whether a table exists, as in TablePort."""
@@ -586,8 +591,7 @@ class DeltaTables:
         # Another writer's commit may still be lost; a checkpoint of it must not stay then.
         self.sync(location, number)
         written = write_checkpoint(location, store, number)
-        if isinstance(store, LocalStore):
-            clean_up(store, written.version)
+        clean_up(store, written.version)
 
     def _manifest(self, location: str) -> None:
         """Let Delta write the list of files that readers without Delta use."""
