@@ -23,7 +23,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.fakes.delta_log import WrittenTable
-from tests.fakes.objectstores import Server, environment_of, s3_server
+from tests.fakes.objectstores import Server, environment_of
 from tests.fakes.pushed_table import AgedPlace, AgedStore, PushedFiles
 from tests.fakes.storeproxy import Fault, Planned, StoreProxy
 
@@ -126,11 +126,13 @@ class FakeNode:
                 Subscription(subid, name, Oid(10), True, "host=p", name, ("p",)), [rel]
             )
         self.place = TablePlace(location, (self.definition,))
-        self.store: Any = store_at(location)
+        store = store_at(location)
+        assert store is not None
+        self.store: Any = store
         self.pushed: PushedFiles | None = None
         if bucket is not None:
-            self.pushed = PushedFiles(self.store, root)
-            self.store = AgedStore(self.store, root)
+            self.pushed = PushedFiles(store, root)
+            self.store = AgedStore(store, root)
             self.place = AgedPlace(location, (self.definition,), self.store)
         self.settings: Any = SimpleNamespace(
             lake=LakeSettings(retention_ms=0, orphan_age_ms=0),
@@ -212,13 +214,6 @@ class FakeNode:
 
     def log_names(self) -> set[str]:
         return {path.name for path in (self.table.root / "_delta_log").iterdir()}
-
-
-@pytest.fixture(scope="module")
-def s3() -> Iterator[Server]:
-    """An S3 server with an empty bucket."""
-    with s3_server() as server:
-        yield server
 
 
 @pytest.fixture(params=["local", "s3"])
