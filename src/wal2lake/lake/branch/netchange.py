@@ -40,7 +40,10 @@ _OF_ROW_TRACKING: Final = ("baseRowId", "defaultRowCommitVersion")
 
 def file_url(location: str) -> str:
     """Return a location as Delta writes it in the log of another table."""
-    return f"file:{quote(location, safe=_SAFE)}" if location[:1] == "/" else location
+    if location.startswith("/"):
+        return f"file:{quote(location, safe=_SAFE)}"
+    scheme, separator, rest = location.partition("://")
+    return f"{scheme}{separator}{quote(rest, safe=_SAFE)}" if separator else location
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,14 @@ import pyarrow as pa
 
 from wal2lake.errors import StorageError
 from wal2lake.lake.store.errors import MissingFileError, storage_error
-from wal2lake.lake.store.port import Entry, Range, Stamp, Store, WrittenFile
+from wal2lake.lake.store.port import (
+    Entry,
+    Range,
+    Stamp,
+    Store,
+    WrittenFile,
+    transfer,
+)
 
 _NO_LINKS: Final = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS})
 """Errors of a file system without hard links."""
@@ -193,8 +200,12 @@ class LocalStore:
 
     def copy(self, key: str, source: Store, source_key: str) -> None:
         """Link the file, or copy it to another file system."""
-        assert isinstance(source, LocalStore)
-        _link(source.root / source_key, self.root / key)
+        if isinstance(source, LocalStore):
+            _link(source.root / source_key, self.root / key)
+            return
+        self.make_folder(key.rpartition("/")[0])
+        with source.open_ranges(source_key) as reader:
+            transfer(reader, self.open_writer(key))
 
 
 class PlainReader:

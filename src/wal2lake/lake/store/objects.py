@@ -38,7 +38,7 @@ from wal2lake.errors import StorageError
 from wal2lake.lake.store.answers import answer_of, error_of, is_beyond_the_end
 from wal2lake.lake.store.clients import Bucket
 from wal2lake.lake.store.errors import MissingFileError, NoPutIfAbsent, UnknownOutcome
-from wal2lake.lake.store.port import Entry, Stamp, Store
+from wal2lake.lake.store.port import Entry, Stamp, Store, transfer
 from wal2lake.lake.store.reading import ObjectReader
 from wal2lake.lake.store.uploads import ObjectWriter
 
@@ -46,9 +46,6 @@ _Result = TypeVar("_Result")
 
 _MOST_COPIED: Final = 5 << 30
 """Most bytes of an object that S3 copies by one request."""
-
-_PIECE_BYTES: Final = 8 << 20
-"""Bytes of a larger object that are read at once."""
 
 _PROBE: Final = "_wal2lake_probe_"
 """Beginning of the names of objects that are made to try the store. Delta's readers skip them."""
@@ -319,25 +316,17 @@ class ObjectStore:
 
     def copy(self, key: str, source: Store, source_key: str) -> None:
         """Let the store copy the object, or send it again if it cannot."""
-        assert isinstance(source, ObjectStore) and source._bucket is self._bucket
         with source.open_ranges(source_key) as reader:
-            if reader.size > _MOST_COPIED or not self._bucket.copies_whole:
-                self._send_again(key, reader)
+            if (
+                not isinstance(source, ObjectStore)
+                or source._bucket is not self._bucket
+                or not self._bucket.copies_whole
+                or reader.size > _MOST_COPIED
+            ):
+                transfer(reader, self.open_writer(key))
                 return
         old, new = source._path(source_key), self._path(key)
         self._repeat("copy file", key, lambda: obstore.copy(self._client, old, new))
-
-    def _send_again(self, key: str, reader: ObjectReader) -> None:
-        writer = self.open_writer(key)
-        try:
-            for start in range(0, reader.size, _PIECE_BYTES):
-                piece = (start, min(start + _PIECE_BYTES, reader.size))
-                reader.fetch([piece])
-                writer.sink.write(reader.source.read_at(piece[1] - start, start))
-            writer.finish()
-        except BaseException:
-            writer.discard()
-            raise
 
     # ---- conditions -----------------------------------------------------------------
 

@@ -19,11 +19,14 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Final, Protocol, Self
 
 Stamp = tuple[int | str, ...]
 """Identity of a file's content: inode, modification time in nanoseconds and bytes of a local file;
 entity tag and bytes of an object. Two files of one name in succession have different stamps."""
+
+_PIECE_BYTES: Final = 8 << 20
+"""Bytes of a file that are in memory while it is copied."""
 
 Range = tuple[int, int]
 """Offset of the first byte of a part of a file, and of the byte behind its last."""
@@ -214,7 +217,20 @@ class Store(Protocol):
         ...
 
     def copy(self, key: str, source: Store, source_key: str) -> None:
-        """Give a file of another store of this machine, or of the same bucket, a name here, which
-        no other file ever has; may be repeated. A directory links the file if it can, and makes
-        the folders of the new name, which count after ``settle``."""
+        """Give a file of another store a name here, which no other file ever has; may be repeated.
+        A directory links a file of this machine if it can, and makes the folders of the name,
+        which count after ``settle``."""
         ...
+
+
+def transfer(reader: StoreReader, writer: StoreWriter) -> None:
+    """Read a file and write it elsewhere, in pieces."""
+    try:
+        for start in range(0, reader.size, _PIECE_BYTES):
+            end = min(start + _PIECE_BYTES, reader.size)
+            reader.fetch([(start, end)])
+            writer.sink.write(reader.source.read_at(end - start, start))
+        writer.finish(durable=False)
+    except BaseException:
+        writer.discard()
+        raise

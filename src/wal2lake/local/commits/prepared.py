@@ -55,7 +55,7 @@ from wal2lake.lake.capture import (
     read_commit,
     with_remarks,
 )
-from wal2lake.lake.delta import local_path
+from wal2lake.lake.store import store_at
 from wal2lake.local.commits.commit import (
     WrittenTable,
     changes_of,
@@ -238,10 +238,9 @@ def _roll_back(node: LocalCommits, transaction: PreparedCommit) -> None:
 def _remove_files(node: HasCatalog, changes: Sequence[TableChange]) -> None:
     """Remove the new files, which will not be in any version."""
     for change in changes:
-        root = local_path(change.location)
-        for file in _new_files(change) if root is not None else ():
-            assert root is not None
-            (root / file).unlink(missing_ok=True)
+        store = store_at(change.location)
+        if store is not None:
+            store.delete_all(_new_files(change))
 
 
 def _new_files(change: TableChange) -> list[str]:
@@ -323,12 +322,16 @@ def _changes(
 
 def _check_files(table: TableDef, change: TableChange) -> None:
     """Check that the files still exist: VACUUM does not know files without a version."""
-    root = local_path(change.location)
-    for file in _new_files(change) if root is not None else ():
-        assert root is not None
-        if not (root / file).exists():
+    store = store_at(change.location)
+    if store is None:
+        return
+    files = _new_files(change)
+    present = store.entries(files)
+    for file in files:
+        if file not in present:
+            place = f"{store.location}/{file}"
             raise StorageError(
-                f'a file of the prepared transaction is not there any more: "{root / file}"',
+                f'a file of the prepared transaction is not there any more: "{place}"',
                 sqlstate="58P01",
                 detail=f'VACUUM may have removed it from table "{table.name}".',
                 hint="ROLLBACK PREPARED, and run the transaction again.",

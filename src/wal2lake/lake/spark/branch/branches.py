@@ -4,10 +4,16 @@ Comes in: a table, a version of it, a place. Goes out: a Delta table there that 
 version's files and takes any statement of Spark's. Called by transactions of the front door, and
 by ``merge``.
 
-A branch of a table on this machine is written here in two milliseconds: its files are known, and
-its checksum file saves Delta from reading them. It has all of the table's features, and may begin
-with an earlier version; so a transaction need not wait while a batch is committed to its tables and
-is not visible yet. The branch of a table elsewhere is Delta's own shallow clone.
+A branch of a table in a known store is written here in two milliseconds, or a few requests: its
+files are known, and its checksum file saves Delta from reading them. It has all of the table's
+features, and may begin with an earlier version; so a transaction need not wait while a batch is
+committed to its tables and is not visible yet. The branch of a table in another storage is Delta's
+own shallow clone.
+
+The new files of a branch get a second name in the table's location before the commit: a link in a
+directory, a copy made by the object store. Until then the table's location has nothing of a
+transaction that is not about to commit, so VACUUM, which tells files by their age, and DROP TABLE
+need to know nothing of branches.
 
 A branch is not synced, because it ends with its process. The files that a commit takes from it
 are.
@@ -17,15 +23,12 @@ Sources: Delta transaction log protocol; delta-spark 4.4 CloneTableBase.scala.
 
 from __future__ import annotations
 
-import errno
-import os
-import shutil
 import threading
 import uuid
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 from pyspark.sql import SparkSession
@@ -39,7 +42,7 @@ from wal2lake.lake.delta.log.firstversion import (
     own_time_of,
     write_first,
 )
-from wal2lake.lake.delta.log.place import dump
+from wal2lake.lake.delta.log.place import LOG, dump
 from wal2lake.lake.delta.protocol.features import refuse_unknown
 from wal2lake.lake.delta.protocol.newtables import as_new
 from wal2lake.lake.origins import COLUMNS, with_marks
@@ -48,15 +51,15 @@ from wal2lake.lake.port import TableState
 from wal2lake.lake.spark.delta.deltatables import BRANCHES_FOLDER, DeltaTables
 from wal2lake.lake.spark.delta.jvm import DeltaJvm
 from wal2lake.lake.spark.query import Queries, relation
-from wal2lake.lake.store import LocalStore, local_path, remove_file, storage_error
+from wal2lake.lake.store import LocalStore, Store, remove_file, store_at
 from wal2lake.lake.tablefiles import DataFile
 from wal2lake.observe import get_logger
 from wal2lake.pgtypes.spark_ddl import identifier
 
-_NO_LINK: Final = frozenset(
-    {errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
-)
-"""Errors of another file system, or of one without hard links: the file is copied instead."""
+_COPIES_AT_ONCE: Final = 8
+"""Requests to copy that are under way together. A guess: each takes some tens of milliseconds."""
+
+_POINTER: Final = "_last_checkpoint"
 
 
 def place_of_branches(warehouse: str, node: object) -> str:
@@ -161,7 +164,7 @@ class Branches:
 
     def _write(self, state: TableState, base: int, place: str, *, marked: bool) -> bool:
         """Write version 0, with the files of version ``base``; False if Delta must do it."""
-        target = local_path(place)
+        target = store_at(place)
         listed = self._tables.listed(state, base)
         if listed is None or target is None:
             return False
@@ -185,7 +188,7 @@ class Branches:
             files=[DataFile(add) for add in adds],
             committed_ms=own_time_of(metadata),
         )
-        write_first(LocalStore(target), commit, checksum)
+        write_first(target, commit, checksum)
         return True
 
     def is_marked(self, branch: Branch) -> bool:
@@ -206,28 +209,44 @@ class Branches:
         """Remove the versions above ``version``, from the newest down."""
         if self.state(branch).version <= version:
             return
+        store = _objects_at(branch.location)
+        if store is not None:
+            names = [
+                name
+                for name in store.list_after(LOG)
+                if name == _POINTER or _is_above(name, version)
+            ]
+            store.delete_all([f"{LOG}/{name}" for name in names])
+            self._tables.forget(branch.location)
+            with self._delta.calling(branch.location):
+                self._delta.forget(branch.location)
+            return
         with self._delta.calling(branch.location):
             log = self._delta.path(f"{branch.location}/_delta_log")
             files = log.getFileSystem(self._delta.hadoop_conf())
             paths = [status.getPath() for status in files.listStatus(log)]
             for path in sorted(paths, key=lambda path: path.getName(), reverse=True):
                 name = path.getName()
-                pointer = name == "_last_checkpoint"
-                if pointer or (name[:20].isdecimal() and int(name[:20]) > version):
+                if name == _POINTER or _is_above(name, version):
                     files.delete(path, True)
             self._delta.forget(branch.location)
         self._tables.forget(branch.location)
 
     def carry_over(self, branch: Branch, files: Sequence[str]) -> None:
-        """Give files of a branch a name in the table's directory, durably. May be repeated."""
-        root, source = local_path(branch.table), local_path(branch.location)
-        if root is None or source is None:
+        """Give files of a branch a name in the table's location, durably. May be repeated."""
+        table, own = store_at(branch.table), store_at(branch.location)
+        if table is None or own is None:
             for file in files:
                 self._rename(f"{branch.location}/{file}", f"{branch.table}/{file}")
             return
-        for file in files:
-            _link(source / file, root / file)
-        settle_files(LocalStore(root), files)
+        if isinstance(table, LocalStore) or len(files) < 2:
+            for file in files:
+                table.copy(file, own, file)
+        else:
+            with ThreadPoolExecutor(min(_COPIES_AT_ONCE, len(files))) as pool:
+                for _ in pool.map(lambda file: table.copy(file, own, file), files):
+                    pass
+        settle_files(table, files)
 
     def take_back(self, branch: Branch, files: Sequence[str]) -> None:
         """Undo ``carry_over`` for files that no commit names or will name."""
@@ -257,23 +276,21 @@ class Branches:
 
     def sweep(self, place: str) -> None:
         """Remove at a start all branches that an earlier process has left below ``place``."""
+        store = _objects_at(place)
+        if store is not None:
+            store.delete_all([*store.list_below("", lambda folder: True)])
+            return
         with self._delta.calling(place):
             path = self._delta.path(place)
             path.getFileSystem(self._delta.hadoop_conf()).delete(path, True)
 
 
-def _link(source: Path, target: Path) -> None:
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            os.link(source, target)
-        except FileExistsError:
-            return
-        except OSError as error:
-            if error.errno not in _NO_LINK:
-                raise
-            written = target.with_name(f".{target.name}.{uuid.uuid4().hex}.tmp")
-            shutil.copyfile(source, written)
-            written.rename(target)
-    except OSError as error:
-        raise storage_error("write to file", target, error) from error
+def _objects_at(location: str) -> Store | None:
+    """Return the store of a location if it is one of objects."""
+    store = store_at(location)
+    return None if isinstance(store, LocalStore) else store
+
+
+def _is_above(name: str, version: int) -> bool:
+    """Whether a file of a log is of a later version."""
+    return name[:20].isdecimal() and int(name[:20]) > version
