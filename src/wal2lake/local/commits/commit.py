@@ -38,6 +38,7 @@ import pyarrow as pa
 from wal2lake.apply.local import visible
 from wal2lake.catalog import TableChange, TableDef
 from wal2lake.catalog import local_writer as writer_of
+from wal2lake.errors import StorageError
 from wal2lake.lake import LOCAL, CommitConflict, Cursor, TableState, tagged
 from wal2lake.lake.branch import Action, BranchChange, others_rows
 from wal2lake.lake.capture import (
@@ -50,6 +51,7 @@ from wal2lake.lake.capture import (
 )
 from wal2lake.lake.plain import FoundRows, PlainChange
 from wal2lake.lake.spark import Branch, Overtaken, rebase
+from wal2lake.lake.store import UnknownOutcome
 from wal2lake.local.commits.uniqueness import key_of, refuse_repeated
 from wal2lake.local.commits.upkeep import compact_if_due
 from wal2lake.local.ports import (
@@ -444,16 +446,29 @@ def commit_one(node: HasTables, change: TableChange, name: str | None = None) ->
         # The committing process may have died or failed before the sync.
         node.tables.sync(change.location, node.tables.state(change.location).version)
     else:
-        node.tables.commit_changes(
-            change.location,
-            change.actions,
-            Cursor(writer_of(node.catalog.system_identifier), change.cursor),
-            read_version=change.read_version,
-            operation=with_remarks(
-                operation if name is None else f"{operation} {name}", metadata
-            ),
-        )
+        try:
+            node.tables.commit_changes(
+                change.location,
+                change.actions,
+                Cursor(writer_of(node.catalog.system_identifier), change.cursor),
+                read_version=change.read_version,
+                operation=with_remarks(
+                    operation if name is None else f"{operation} {name}", metadata
+                ),
+            )
+        except UnknownOutcome:
+            if not _is_there(node, change):
+                raise
     failpoint("local.table_committed")
+
+
+def _is_there(node: HasTables, change: TableChange) -> bool:
+    """Whether a commit whose answer was lost has been made. If not, it never will be, or the store
+    does not tell."""
+    try:
+        return is_done(node, change)
+    except StorageError:
+        return False
 
 
 def on_newest(node: HasTables, change: TableChange) -> TableChange:
@@ -491,10 +506,13 @@ def finish(
 
     ``take_back`` removes the record."""
     deadline = time.monotonic() + _FINISH_SECONDS
+    repeats = False
     while True:
         try:
             for change in changes:
-                commit_one(node, change, name)
+                # An empty commit may have taken the name of one in doubt.
+                now = on_newest(node, change) if repeats else change
+                commit_one(node, now, name)
             failpoint("local.tables_committed")
             publish()
             return
@@ -508,6 +526,7 @@ def finish(
                     "could not finish a commit, ending the engine", error=error
                 )
                 os._exit(1)
+        repeats = True
         time.sleep(_PAUSE_SECONDS)
 
 

@@ -8,6 +8,11 @@ undone.
 A table in a store that ``lake.store`` does not know has no commit file to check: its listing is
 valid for its version's number, and only Delta knows its newest version. Safe for all threads.
 
+A commit whose answer was lost may still appear after the store said that there is none. Whoever
+asks for the newest version then would decide too early. So the name of such a version is taken
+first, by an empty commit, unless the lost one has it by then. From then on a cursor that the table
+does not have never appears.
+
 Called by ``spark.delta.deltatables``.
 """
 
@@ -19,7 +24,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from wal2lake.errors import Wal2LakeError
-from wal2lake.lake.delta.log.commit import Change, WrittenVersion, files_after
+from wal2lake.lake.delta.log.commit import (
+    Change,
+    NextVersion,
+    WrittenVersion,
+    files_after,
+    write_next,
+)
 from wal2lake.lake.delta.log.place import commit_key
 from wal2lake.lake.delta.log.version import Version, is_newest, read_newest
 from wal2lake.lake.delta.versions.replay import continued, newest_of, replay
@@ -33,6 +44,9 @@ of a table with more files."""
 
 KEPT_FILES: Final = 50_000
 """Most files that are kept for all tables together."""
+
+_TAKES_THE_NAME: Final = "end the doubt about a commit"
+"""Operation of an empty commit in place of one that may still appear."""
 
 Files = dict[str, DataFile]
 """Files by their keys."""
@@ -55,6 +69,27 @@ class KnownVersions:
         self._lock = threading.Lock()
         self._versions: dict[str, Version] = {}
         self._listings: dict[str, _Listing] = {}
+        self._doubtful: dict[str, Version] = {}
+        """By location, the version above which a commit may still appear."""
+
+    def doubt(self, before: Version) -> None:
+        """Note that it is not known whether the version above ``before`` has been written."""
+        with self._lock:
+            self._doubtful[before.state.location] = before
+
+    def _settle(self, location: str, store: Store) -> None:
+        """Take the name of a version that may still appear. StorageError if that fails, too."""
+        with self._lock:
+            before = self._doubtful.get(location)
+        if before is None:
+            return
+        number = before.state.version + 1
+        if store.stamp(commit_key(number)) is None:
+            files = self.files(before.state)
+            write_next(store, before, files, NextVersion((), None, _TAKES_THE_NAME))
+        with self._lock:
+            if self._doubtful.get(location) is before:
+                del self._doubtful[location]
 
     def newest(self, location: str) -> Version | None:
         """Return the newest version; None if only Delta can read the table's store.
@@ -64,6 +99,7 @@ class KnownVersions:
         store = store_at(location)
         if store is None:
             return None
+        self._settle(location, store)
         with self._lock:
             cached = self._versions.get(location)
             listing = self._listings.get(location)
@@ -195,6 +231,7 @@ class KnownVersions:
         """Drop everything cached for a table."""
         with self._lock:
             self._forget(location)
+            self._doubtful.pop(location, None)
 
     def _forget(self, location: str) -> None:
         self._listings.pop(location, None)

@@ -92,7 +92,14 @@ from wal2lake.lake.spark.delta.jvm import DeltaJvm
 from wal2lake.lake.spark.delta.request import CommitRequest
 from wal2lake.lake.spark.delta.uniqueness import any_key_taken, any_key_twice
 from wal2lake.lake.spark.session import use_pool
-from wal2lake.lake.store import LocalStore, Store, has_store, local_path, store_at
+from wal2lake.lake.store import (
+    LocalStore,
+    Store,
+    UnknownOutcome,
+    has_store,
+    local_path,
+    store_at,
+)
 from wal2lake.lake.tablefiles import AddedFile, DataFile, Replaced, add_action
 from wal2lake.observe import KeyedLocks, LockRank, OrderedLock, failpoint
 from wal2lake.pgtypes.spark_ddl import identifier
@@ -567,7 +574,11 @@ class DeltaTables:
         # Our commit is durable once it has its name, so the versions below it, which other
         # writers may have made, must be durable first.
         self.sync(state.location, state.version)
-        written = write_next(store, newest, files, commit)
+        try:
+            written = write_next(store, newest, files, commit)
+        except UnknownOutcome:
+            self._known.doubt(newest)
+            raise
         if written is None:
             return False
         version = state.version + 1
