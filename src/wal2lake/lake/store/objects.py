@@ -407,4 +407,5 @@ def _entry_of(meta: Any) -> Entry:
 
 
 def _stamp(e_tag: str | None, size: int) -> Stamp:
-    return e_tag or "", size
+    # Azure's lists have the tag without quotation marks.
+    return (e_tag or "").strip('"'), size
