@@ -81,7 +81,7 @@ def main() -> int:
         with (
             held(),
             starting(),
-            LockFile.acquire(directory.resolve(), check_request) as lock,
+            LockFile.acquire(directory, check_request) as lock,
             node_log(settings, reload, echo=echo) as log,
             starting(),
         ):

@@ -12,6 +12,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -373,6 +374,14 @@ def test_a_step_gives_its_result_or_its_error() -> None:
         promptly(lambda: 1 // 0)
 
 
+def test_a_step_needs_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    assert promptly(lambda: 7) == 7
+
+
 def test_a_node_can_be_stopped_while_it_starts(fake: FakeNode) -> None:
     """Nobody was signalled, and the command waited in vain."""
     fake.process = fake.launch()
@@ -430,15 +439,26 @@ def goes_on(fake: FakeNode) -> None:
     assert pids < workers_of(fake)
 
 
-def test_a_node_that_was_moved_away_leaves_its_successor_alone(tmp_path: Path) -> None:
-    """Its guardian killed by the path, and its end removed the other one's socket."""
-    place, aside = tmp_path / "place", tmp_path / "aside"
-    place.mkdir()
+@pytest.mark.parametrize("by", ["name", "link"])
+def test_a_node_that_was_moved_away_leaves_its_successor_alone(
+    tmp_path: Path, by: str
+) -> None:
+    """Its guardian killed by the path, and its end removed the other one's socket. Of a link that
+    led elsewhere it knew nothing, and its next engine would have run there."""
+    place, aside, other = (tmp_path / name for name in ("place", "aside", "other"))
+    for made in (aside, other) if by == "link" else (place,):
+        made.mkdir()
+    if by == "link":
+        place.symlink_to(aside)
     old = FakeNode(place, node__shutdown_timeout_ms=100).start()
     # It learns of it when the next one runs already.
     old.signal(signal.SIGSTOP)
-    place.rename(aside)
-    place.mkdir()
+    if by == "link":
+        place.unlink()
+        place.symlink_to(other)
+    else:
+        place.rename(aside)
+        place.mkdir()
     new = FakeNode(place).start()
     before = workers_of(new)
     old.signal(signal.SIGCONT)

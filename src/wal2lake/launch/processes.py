@@ -187,18 +187,29 @@ def kill_session(session: int, *, timeout_seconds: float = 10.0) -> int:
     return _kill_all(lambda: session_members(session), timeout_seconds)
 
 
-def kill_marked(marker: str, *, timeout_seconds: float = 10.0) -> int:
-    """SIGKILL every process that ``marked`` finds and wait until they are gone."""
-    return _kill_all(lambda: marked(marker), timeout_seconds)
+def kill_marked(
+    marker: str,
+    *,
+    timeout_seconds: float = 10.0,
+    on_wait: Callable[[], None] = lambda: None,
+) -> int:
+    """SIGKILL every process that ``marked`` finds and wait until they are gone. ``on_wait`` is
+    called before each look; what it raises ends the search."""
+    return _kill_all(lambda: marked(marker), timeout_seconds, on_wait)
 
 
-def _kill_all(find: Callable[[], list[int]], timeout_seconds: float) -> int:
+def _kill_all(
+    find: Callable[[], list[int]],
+    timeout_seconds: float,
+    on_wait: Callable[[], None] = lambda: None,
+) -> int:
     # Repeated, because a process may fork during the search, and because a search that lacks a
     # descriptor says nothing. Limited, because a process in uninterruptible disk sleep dies only
     # when its disk answers.
     deadline = time.monotonic() + timeout_seconds
     seen: set[int] = set()
     while True:
+        on_wait()
         pids: list[int] = []
         with contextlib.suppress(OSError):
             pids = find()

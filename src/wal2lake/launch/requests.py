@@ -75,7 +75,11 @@ def promptly(step: Callable[[], T]) -> T:
             errors.append(error)
 
     thread = threading.Thread(target=run, name="start", daemon=True)
-    thread.start()
+    try:
+        thread.start()
+    except RuntimeError:
+        # The system has no room for a thread; a stop waits then.
+        return step()
     while thread.is_alive():
         check_request()
         thread.join(_LOOK_SECONDS)

@@ -77,7 +77,7 @@ from wal2lake.launch.processes import (
     kill_marked,
     new_marker,
 )
-from wal2lake.launch.requests import promptly
+from wal2lake.launch.requests import check_request, promptly
 from wal2lake.launch.servicemanager import VARIABLES, ServiceManager
 from wal2lake.launch.shutdown import Mode, Phase
 from wal2lake.launch.wakeup import CHANGED, READY, RELOAD, Wake, Wakeup
@@ -186,10 +186,10 @@ class Supervisor:
             stack.callback(os.close, lifeline)
             self._guardian.keep(time.monotonic())
             # If the lock file is gone already, the first round ends this node.
-            before = directory_marker(self._directory)
-            remains = 0
+            before, remains = directory_marker(self._directory), 0
             if self._lock.is_in_place():
-                remains = promptly(lambda: kill_marked(before))
+                # A search that is left behind must not meet the children of the next node.
+                remains = promptly(lambda: kill_marked(before, on_wait=check_request))
             if remains:
                 self._log.warning(
                     f"killed {remains} processes that an earlier node left behind"

@@ -87,14 +87,22 @@ class LockFile:
         cls, directory: Path, on_wait: Callable[[], None] = lambda: None
     ) -> LockFile:
         """Lock the directory; ConfigurationError while another node has it. ``on_wait`` is called
-        again and again; what it raises ends the wait."""
+        again and again; what it raises ends the wait.
+
+        ``directory`` may lead through a symbolic link: the lock is in its place as long as the
+        link leads there, since the node's processes find their files by this name."""
         path = directory / FILE_NAME
         begin = time.monotonic()
         while True:
             held = cls._try(path)
             if held is not None:
                 starting = LockFacts(
-                    os.getpid(), str(directory), time.time(), 0, "", "starting"
+                    pid=os.getpid(),
+                    directory=str(directory.resolve()),
+                    started_at=time.time(),
+                    port=0,
+                    address="",
+                    state="starting",
                 )
                 try:
                     held.write(starting)

@@ -62,7 +62,7 @@ def run_node(
     with (
         held(),
         starting(),
-        LockFile.acquire(settings.directory.resolve(), check_request) as lock,
+        LockFile.acquire(settings.directory, check_request) as lock,
         node_log(settings, reload, echo=foreground) as log,
         # Once more, so that the log has the same words.
         starting(),
