@@ -1,6 +1,7 @@
-"""``wal2lake start`` with fake children: ``node_runner.py DIR [--daemon] [--eager]``.
+"""``wal2lake start`` with fake children: ``node_runner.py DIR [--daemon] [--eager] [--patient]``.
 
-``--eager``: with a spare process, which comes again at once. While there is a file DIR/fake/fault,
+``--eager``: with a spare process, which comes again at once. ``--patient``: a round comes from
+signals and words alone, as if a poll took minutes. While there is a file DIR/fake/fault,
 the supervisor's rounds raise the exception that it names, and after a blank the method that raises
 it (``FAULTS``)."""
 
@@ -68,6 +69,8 @@ def failing(name: str, whole: Callable[..., Any], file: Path) -> Callable[..., A
 def main() -> int:
     if "--eager" in sys.argv:
         vars(spare).update(QUIET_SECONDS=0.05, RETRY_SECONDS=0.1)
+    if "--patient" in sys.argv:
+        vars(supervisor).update(POLL_SECONDS=600.0)
     directory = Path(sys.argv[1])
     open_standard_streams()
     configure("supervisor")
