@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -411,6 +412,30 @@ def test_a_bug_does_not_end_the_thread(
     sender.observe(NODE, [problem("a")])
     wait_until(lambda: channel.taken, describe="the begin")
     sender.stop()
+
+
+class _Refusing(_Noting):
+    """A channel that accepts nothing."""
+
+    def deliver(self, text: str, facts: Mapping[str, str]) -> None:
+        super().deliver(text, facts)
+        raise DeliveryError("no")
+
+
+def test_a_channel_that_refuses_is_left_in_peace_however_many_alerts_are_due(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sending, "_LOOK_SECONDS", 0.01)
+    channel = _Refusing()
+    sender = Sender(channel, tmp_path, 0)
+    began = time.monotonic()
+    sender.start()
+    sender.observe(NODE, map(problem, "abcdefghijkl"))
+    wait_until(lambda: len(channel.taken) >= 3)
+    sender.stop()
+    sender._thread.join(60)
+    # After pauses of 1, 2 ... seconds; without them, all twelve in a moment.
+    assert time.monotonic() - began >= 2 ** (len(channel.taken) - 1) - 1
 
 
 def test_a_path_that_is_not_utf_8_keeps_no_alert_back(tmp_path: Path) -> None:

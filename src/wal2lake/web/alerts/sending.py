@@ -18,6 +18,7 @@ import json
 import os
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -40,6 +41,10 @@ from wal2lake.web.alerts.ledgerfile import LedgerFile
 _LOOK_SECONDS: Final = 1.0
 """Interval in which a thread looks for alerts that have become due, and for a lock that another
 sender has or a file that could not be read or written."""
+
+_LONGEST_REST: Final = 30.0
+"""Longest pause after failures of a channel, whatever alerts are due. A thousand alerts that are
+refused would otherwise be a request and two writes of the ledger every second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +80,8 @@ class Sender:
         self._owns = False
         self._unsaved = False
         self._warned = False
+        self._failures = 0
+        self._rests_until = 0.0
         self._errors = RepeatedErrors()
         self._file_errors = RepeatedErrors()
         self._bugs = RepeatedErrors()
@@ -128,6 +135,8 @@ class Sender:
             while not self._stopped:
                 self._wake.wait(_LOOK_SECONDS)
                 self._wake.clear()
+                if time.monotonic() < self._rests_until:
+                    continue
                 try:
                     while not self._stopped and self.send_next():
                         pass
@@ -189,7 +198,11 @@ class Sender:
             )
         except Exception as error:
             self._errors.say(get_logger(), "could not send an alert", error)
+            rest = min(_LONGEST_REST, 2.0 ** min(self._failures, 16))
+            self._failures += 1
+            self._rests_until = time.monotonic() + rest
             return error
+        self._failures = 0
         self._errors.passed(get_logger())
         return None
 
@@ -232,9 +245,11 @@ class Sender:
         return ledger
 
     def _say_who_sends(self) -> None:
+        if self._warned:
+            return
         owner = self._file.owner()
         # A sender of this process ends with its delivery.
-        if self._warned or owner == os.getpid():
+        if owner == os.getpid():
             return
         self._warned = True
         by = "" if owner is None else f" (PID {owner})"
