@@ -103,9 +103,9 @@ def test_repeated_texts_answer_as_a_new_engine(
             for context in (session(), session(application_name="other")):
                 for sql in _TEXTS:
                     expected = fresh.query(sql, (), context)
-                    # The first answer may plan, the second one uses the plan.
-                    assert catalog.query(sql, (), context) == expected, sql
-                    assert catalog.query(sql, (), context) == expected, sql
+                    # The second run of a text prepares it, the third one uses the plan.
+                    for _ in range(3 if step == 0 else 2):
+                        assert catalog.query(sql, (), context) == expected, sql
                     seen.append(expected[1])
         finally:
             fresh.close()
@@ -120,6 +120,8 @@ def test_a_repeated_text_is_not_planned_again(
     sql = "select subname, received_lsn from pg_stat_subscription"
     assert _rows(catalog, sql) == [("sub", None)]
     plan = _plan(catalog, sql)
+    assert plan.statement is None
+    assert _rows(catalog, sql) == [("sub", None)]
     name = plan.statement
     assert name is not None
     # Rows of moving views need no change of the counter.
@@ -136,9 +138,11 @@ def test_a_plan_is_prepared_again_when_the_rows_of_its_relations_change(
     source: FakeSource, catalog: SystemCatalog
 ) -> None:
     sql = "select count(*) from pg_subscription_rel"
-    assert _rows(catalog, sql) == [("0",)]
+    for _ in range(2):
+        assert _rows(catalog, sql) == [("0",)]
     plan = _plan(catalog, sql)
     first = plan.statement
+    assert first is not None
     source.change_counter += 1
     assert _rows(catalog, sql) == [("0",)]
     assert plan.statement == first
@@ -164,6 +168,7 @@ def test_answers_of_the_moment_are_not_kept(
     source: FakeSource, catalog: SystemCatalog, sql: str
 ) -> None:
     source.table_list.append(table("create table public.newer (a int)", 21000))
+    _rows(catalog, sql)
     first = _rows(catalog, sql)
     assert _plan(catalog, sql).statement is None
     source.table_list[-1] = table("create table public.newer (a int)", 21002)

@@ -4,8 +4,9 @@ Comes in: the embedded engine's connection, and queries that ``rewrite`` has tra
 query's fields, and its rows as an Arrow table. ``SystemCatalog`` calls this under its lock.
 
 Monitoring clients send the same few texts again and again. Parsing and planning such a text costs
-the engine several times what its execution costs, so each query becomes a prepared statement of the
-engine. The rows of a relation are registered in one of two forms:
+the engine several times what its execution costs, so a query that comes again becomes a prepared
+statement of the engine. A query that comes once is not worth that. The rows of a relation are
+registered in one of two forms:
 
     rows change with the catalog     an Arrow table, registered again with other rows. The engine
                                      plans by the number of rows. A plan keeps the old rows, so
@@ -108,6 +109,8 @@ class QueryPlan:
     """The engine's relation, which is planned by each run."""
     lasts: bool
     """Whether the query may be prepared."""
+    is_repeated: bool = False
+    """Whether the query has run before."""
     statement: str | None = None
     """Name of the prepared statement."""
 
@@ -170,10 +173,10 @@ class QueryPlans:
         return plan
 
     def prepare(self, plan: QueryPlan, has_called: Callable[[], bool]) -> None:
-        """Prepare a query, unless that was done or its plan has an answer in it.
+        """Prepare a query that has run before, unless its plan has an answer in it.
 
         ``has_called``: whether the engine has called a function since ``prepare`` was called."""
-        if not plan.lasts or plan.statement is not None:
+        if not (plan.lasts and plan.is_repeated) or plan.statement is not None:
             return
         name = f"plan_{next(self._numbers)}"
         try:
@@ -191,6 +194,7 @@ class QueryPlans:
 
     def run(self, plan: QueryPlan) -> pa.Table:
         """Execute a query with the rows that its relations hold now."""
+        plan.is_repeated = True
         if plan.statement is None:
             return plan.relation.to_arrow_table()
         return self._connection.execute(f"execute {plan.statement}").to_arrow_table()
