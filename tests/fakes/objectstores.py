@@ -21,6 +21,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.fakes.gcsserver import GcsServer
@@ -57,7 +58,11 @@ class Server:
     def options(self, port: int | None = None, **more: float) -> StoreOptions:
         """Return options for this server, or for a proxy in front of it. Attempts are quick."""
         url = f"http://127.0.0.1:{port or self.port}{self.path}"
-        quick = {"pause_seconds": 0.01, "longest_pause_seconds": 0.05, **more}
+        quick: dict[str, Any] = {
+            "pause_seconds": 0.01,
+            "longest_pause_seconds": 0.05,
+            **more,
+        }
         return StoreOptions((*self.config, (self.endpoint, url)), **quick)
 
 

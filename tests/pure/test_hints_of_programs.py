@@ -42,7 +42,7 @@ from wal2lake.launch.directory.lockfile import LockFacts, LockFile
 from wal2lake.launch.directory.passfile import connection_parameters
 from wal2lake.launch.directory.warehouse import check_warehouse
 from wal2lake.launch.listeners import _hint, open_listeners
-from wal2lake.settings import FILE_NAME, load
+from wal2lake.settings import FILE_NAME, Settings, SparkSettings, load
 from wal2lake.settings.sections import SECTIONS
 from wal2lake.testing.waits import wait_until
 
@@ -312,17 +312,21 @@ def test_a_directory_is_free_when_the_other_node_has_ended(tmp_path: Path) -> No
 
 
 def test_a_warehouse_that_may_be_written(tmp_path: Path) -> None:
+    def check(warehouse: str) -> None:
+        spark = SparkSettings(warehouse=warehouse)
+        check_warehouse(Settings(tmp_path, spark=spark), {})
+
     (tmp_path / "file").touch()
-    error = refused(check_warehouse, f"{tmp_path}/file/warehouse")
+    error = refused(check, f"{tmp_path}/file/warehouse")
     assert 'Set "warehouse" of [spark] to a directory that' in str(error.hint)
-    check_warehouse(f"{tmp_path}/warehouse")
-    check_warehouse(f"file://{tmp_path}/warehouse")
-    for scheme in ("s3", "s3a", "gs", "az", "abfs", "abfss"):
-        error = refused(check_warehouse, f"{scheme}://bucket/lake")
-        assert error.sqlstate == "0A000" and "in an object store" in error.message
+    check(f"{tmp_path}/warehouse")
+    check(f"file://{tmp_path}/warehouse")
+    for scheme in ("gs", "az", "abfs", "abfss"):
+        error = refused(check, f"{scheme}://bucket/lake")
+        assert error.sqlstate == "0A000" and "not supported yet" in error.message
         assert str(error.hint) == (
-            'Set "warehouse" of [spark] to a path, or to a file: URL of a file system'
-            " that is mounted here."
+            'Set "warehouse" of [spark] to a URL like s3://bucket/lake, to a path, or to a'
+            " file: URL of a file system that is mounted here."
         )
 
 

@@ -14,6 +14,7 @@ does a part's work.
     publishing      puts the publisher's half together
     followedtables  carries out a publisher's ALTER TABLE
     columndefaults  evaluates column defaults
+    storetrial      tries a warehouse in an object store, as a program of its own
 
 This package imports nothing; importing ``__main__`` loads Spark.
 """

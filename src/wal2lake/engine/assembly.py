@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from wal2lake.apply.launcher import ApplyLauncher
 from wal2lake.catalog import Catalog
@@ -26,17 +27,22 @@ from wal2lake.lake.spark import (
     SparkExecutors,
     SparkExpressions,
     SparkSession,
+    access_to,
     class_archive_path,
     place_of_branches,
 )
+from wal2lake.lake.store import StoreOptions, is_object_store
 from wal2lake.local.concurrency.sequencevalues import SequenceLocks
 from wal2lake.local.node import EngineParts
 from wal2lake.model import Oid
 from wal2lake.observe import KeyedLocks, LockRank, get_logger
 from wal2lake.observe.telemetry import Telemetry
 from wal2lake.pg import limit_connecting
-from wal2lake.settings import Settings
+from wal2lake.settings import Settings, fixed_at_start
 from wal2lake.tablesync.worker import TableSync
+
+_NAMED_JARS: Final = 3
+"""Jars of which a message has the names; a guess."""
 
 
 def session_options(settings: Settings) -> SessionOptions:
@@ -51,20 +57,38 @@ def session_options(settings: Settings) -> SessionOptions:
         environment["WAL2LAKE_JARS_DIR"] = settings.spark.jars_dir
     source = JarSource.from_environment(environment)
 
+    access = access_to(
+        settings.warehouse,
+        StoreOptions.from_environment(fixed_at_start(settings)),
+        environment,
+        settings.run_directory / "store",
+    )
+
     def announce(missing: Sequence[object]) -> None:
-        names = ", ".join(map(str, missing))
+        names = ", ".join(map(str, missing[:_NAMED_JARS]))
+        if len(missing) > _NAMED_JARS:
+            names += f" and {len(missing) - _NAMED_JARS} more"
         get_logger().info(f"downloading {names} to {source.cache}, once")
 
     return SessionOptions(
         jars=locate_jars(source, environment, on_download=announce),
+        added_jars=locate_jars(source, environment, access.jars, on_download=announce),
         local_dir=settings.run_directory / "spark",
         exchange_dir=settings.exchange_directory,
-        warehouse=settings.warehouse,
+        warehouse=_own_tables(settings),
         master=settings.spark.master,
         driver_memory=settings.spark.driver_memory,
         class_archive=class_archive_path(),
-        extra={**for_executors, **settings.spark.conf},
+        environment=access.environment,
+        extra={**for_executors, **access.settings, **settings.spark.conf},
     )
+
+
+def _own_tables(settings: Settings) -> str:
+    """Return where Spark puts tables that have no location."""
+    if is_object_store(settings.warehouse):
+        return str(settings.run_directory / "spark" / "warehouse")
+    return settings.warehouse
 
 
 @dataclass(frozen=True, slots=True)

@@ -197,7 +197,7 @@ class Supervisor:
             node = self._settings.node
             self._log.info(f"starting wal2lake {__version__} on {_platform()}")
             # A mount or a name server may hang.
-            promptly(lambda: check_warehouse(self._settings.warehouse))
+            promptly(lambda: check_warehouse(self._settings, self._environ))
             sockets = promptly(
                 lambda: listening.open_listeners(node.listen_addresses, node.port)
             )

@@ -15,7 +15,7 @@ import json
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import Field, dataclass, fields
+from dataclasses import Field, dataclass, fields, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
@@ -59,6 +59,7 @@ def load(
         section, _, key = name.partition(".")
         source = "the command line"
         _check_name(section, key, name, source)
+        _refuse_secret(section, key, name)
         sourced[section, key] = _SourcedValue(text, source, True)
     sections: dict[str, Any] = {}
     for section, kind in SECTIONS.items():
@@ -70,6 +71,7 @@ def load(
         sections[section] = kind(**values)
     settings = Settings(directory=directory.absolute(), **sections)
     _check_places(settings)
+    _check_credentials(settings)
     check_web_listen(settings.web.listen, ssl=settings.node.ssl)
     return settings
 
@@ -95,6 +97,28 @@ def _check_places(settings: Settings) -> None:
         hint='Set "directory" of [log] and "warehouse" of [spark], or a master on this'
         " machine (local[*]).",
     )
+
+
+def _check_credentials(settings: Settings) -> None:
+    """Raise ConfigurationError if the credentials of the object store are not complete."""
+    store = settings.store
+    keys = {
+        "access_key_id": store.access_key_id,
+        "secret_access_key": store.secret_access_key,
+    }
+    given = [name for name, value in keys.items() if value]
+    if len(given) == 1:
+        (missing,) = keys.keys() - given
+        raise ConfigurationError(
+            f'parameter "store.{given[0]}" needs "store.{missing}"',
+            hint=f'Set "{missing}" of [store], too, or neither of them.',
+        )
+    if given and store.credentials_command:
+        raise ConfigurationError(
+            'parameters "store.access_key_id" and "store.credentials_command" exclude each'
+            " other",
+            hint="Remove one of them.",
+        )
 
 
 def parameter_names() -> tuple[str, ...]:
@@ -238,6 +262,17 @@ def _check_name(section: str, key: str, name: str, source: str) -> None:
     )
 
 
+def _refuse_secret(section: str, key: str, name: str) -> None:
+    """Refuse a secret on a command line, which every user of the machine can read."""
+    if any(f.name == key and f.metadata["secret"] for f in fields(SECTIONS[section])):
+        variable = f"{_PREFIX}{section}_{key}".upper()
+        raise ConfigurationError(
+            f'parameter "{name}" cannot be set on the command line',
+            detail="Every user of this machine can read the command lines of processes.",
+            hint=f"Set it in {FILE_NAME}, or as environment variable {variable}.",
+        )
+
+
 def _suggest(name: str, names: list[str], lead: str) -> str:
     close = difflib.get_close_matches(name, names, n=1)
     guess = f'Perhaps you meant "{close[0]}". ' if close else ""
@@ -287,7 +322,8 @@ def _boolean(name: str, entry: _SourcedValue) -> bool:
 def _text(name: str, limits: Mapping[str, Any], entry: _SourcedValue) -> str:
     value = entry.value
     if not isinstance(value, str):
-        raise _invalid(name, entry, limits["allowed"] or "text in quotes")
+        shown = replace(entry, value="(not shown)") if limits["secret"] else entry
+        raise _invalid(name, shown, limits["allowed"] or "text in quotes")
     if limits["choices"] and value not in limits["choices"]:
         raise _invalid(name, entry, " or ".join(limits["choices"]))
     if limits["pattern"] and not re.fullmatch(limits["pattern"], value):

@@ -13,13 +13,13 @@ Source: PostgreSQL manual, chapter 19 (server configuration).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
-T = TypeVar("T")
+from wal2lake.settings.declaration import setting
 
 _INT_MAX: Final = 2**31 - 1
 """PostgreSQL's upper bound of an integer parameter."""
@@ -27,43 +27,6 @@ _INT_MAX: Final = 2**31 - 1
 _BYTES_MAX: Final = 2**62
 
 _MIB: Final = 1 << 20
-
-
-def setting(
-    default: T,
-    doc: str,
-    *,
-    minimum: int | None = None,
-    maximum: int | None = None,
-    choices: tuple[str, ...] = (),
-    pattern: str | None = None,
-    allowed: str | None = None,
-    restart: bool = False,
-    receivers: bool = True,
-) -> T:
-    """Declare one setting. ``pattern`` is a regular expression for the whole value, and
-    ``allowed`` describes it in words. ``restart``: SIGHUP does not change the setting.
-    ``receivers``: receivers use the setting."""
-    metadata = {
-        "doc": doc,
-        "minimum": minimum,
-        "maximum": maximum,
-        "choices": choices,
-        "pattern": pattern,
-        "allowed": allowed,
-        "restart": restart,
-        "receivers": receivers,
-    }
-    if isinstance(default, Mapping):
-        made: Any = field(
-            default_factory=lambda: MappingProxyType({}), metadata=metadata
-        )
-    else:
-        made = field(default=default, metadata=metadata)
-    # The type checker sees the field's value, the dataclass decorator sees the field.
-    result: T = made
-    return result
-
 
 PUBLISHER_LOG: Final = "publish"
 """Directory of the publisher's log, beside the logs of the subscriptions."""
@@ -392,8 +355,8 @@ class SparkSettings:
     )
     warehouse: str = setting(
         "",
-        "URL or path of the folder of the tables; empty: warehouse/ in the node's"
-        " directory.",
+        "URL or path of the folder of the tables, for example s3://bucket/lake; empty:"
+        " warehouse/ in the node's directory.",
         restart=True,
     )
     jars_dir: str = setting(
@@ -550,6 +513,66 @@ class AlertSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class StoreSettings:
+    """The object store of a warehouse like s3://bucket/lake."""
+
+    endpoint: str = setting(
+        "",
+        "URL of a server that speaks S3's protocol; empty: AWS. One that begins with http: is"
+        " asked without TLS.",
+        pattern=r"(https?://\S+)?",
+        allowed="an http:// or https:// URL",
+        restart=True,
+    )
+    region: str = setting(
+        "",
+        "Region of the bucket; empty: AWS_REGION of the environment, or us-east-1.",
+        pattern=r"[A-Za-z0-9-]*",
+        allowed="a name like eu-central-1",
+        restart=True,
+    )
+    access_key_id: str = setting(
+        "",
+        "Access key, with secret_access_key; empty: credentials are found as AWS's own programs"
+        " find them: in the environment, from the identity of the machine or the pod.",
+        restart=True,
+    )
+    secret_access_key: str = setting(
+        "", "Secret of access_key_id.", restart=True, secret=True
+    )
+    credentials_command: str = setting(
+        "",
+        "Shell command that prints credentials as JSON, as a credential_process of AWS's"
+        " programs does. It is run again before they expire, and has 30 seconds.",
+        pattern=r"[^\r\n]*",
+        allowed="a command in one line",
+        restart=True,
+    )
+    connect_timeout_ms: int = setting(
+        5_000,
+        "A connection that is not made after this time is given up.",
+        minimum=100,
+        maximum=_INT_MAX,
+        restart=True,
+    )
+    request_timeout_ms: int = setting(
+        30_000,
+        "A request without a whole answer after this time is given up.",
+        minimum=100,
+        maximum=_INT_MAX,
+        restart=True,
+    )
+    retry_timeout_ms: int = setting(
+        60_000,
+        "Requests without an answer, and those that the store wants to be repeated, are repeated"
+        " for this time.",
+        minimum=0,
+        maximum=_INT_MAX,
+        restart=True,
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """All settings of the node in ``directory``."""
 
@@ -563,6 +586,7 @@ class Settings:
     spark: SparkSettings = SparkSettings()
     web: WebSettings = WebSettings()
     lake: LakeSettings = LakeSettings()
+    store: StoreSettings = StoreSettings()
     alerts: AlertSettings = AlertSettings()
 
     @property
@@ -631,6 +655,7 @@ SECTIONS: Final[Mapping[str, type[Any]]] = MappingProxyType(
         "apply": ApplySettings,
         "lake": LakeSettings,
         "spark": SparkSettings,
+        "store": StoreSettings,
         "web": WebSettings,
         "alerts": AlertSettings,
     }

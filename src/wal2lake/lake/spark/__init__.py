@@ -5,6 +5,7 @@ process; versions of tables; errors in PostgreSQL's words. Owns: the JVM's life 
 pools. Never: decides what to write.
 
     session       the JVM and its settings; ``classarchive`` makes it start faster
+    objectstores  what it needs to read tables in S3
     errors        translates Spark's errors to PostgreSQL's, with ``texts``
     executors     runs functions in executors
     query         SQL text in, Arrow batches out; ``warmup`` runs one at a start
@@ -26,6 +27,7 @@ from wal2lake.lake.spark.classarchive import class_archive_path
 from wal2lake.lake.spark.delta.deltatables import DeltaTables
 from wal2lake.lake.spark.executors import SparkExecutors
 from wal2lake.lake.spark.expressions import SparkExpressions
+from wal2lake.lake.spark.objectstores import access_to
 from wal2lake.lake.spark.query import Queries, relation
 from wal2lake.lake.spark.session import (
     SessionOptions,
@@ -50,6 +52,7 @@ __all__ = [
     "SparkExecutors",
     "SparkExpressions",
     "SparkSession",
+    "access_to",
     "class_archive_path",
     "generate",
     "generated_rows",

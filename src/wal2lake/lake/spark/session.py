@@ -166,7 +166,8 @@ class SessionOptions:
     """Directory for shuffle files, spills and Spark's small configuration files; created if
     absent."""
     warehouse: str
-    """URL or absolute path; only for tables that a query creates without a location."""
+    """URL or absolute path; only for tables that a query creates without a location. Not in an
+    object store, which Spark would look at when it starts."""
     master: str = "local[*]"
     exchange_dir: Path | None = None
     """In a cluster: a directory that is visible to this process and all executors; created if
@@ -175,6 +176,12 @@ class SessionOptions:
     """JVM heap, in Java's notation."""
     class_archive: Path | None = None
     """Archive from ``classarchive``; used if it exists and matches this Java and these jars."""
+    added_jars: Sequence[Path] = ()
+    """Further jars, which Spark adds to its class loader after its start, so that the class archive
+    still matches."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Variables that this process gets, too, for the JVM and its Python workers: what Spark's
+    settings, which its page shows, may not have."""
     extra: Mapping[str, str] = field(default_factory=dict)
     """Further Spark settings; they win over our defaults, not over ``REQUIRED``."""
 
@@ -230,6 +237,7 @@ def start_session(options: SessionOptions) -> SparkSession:
     for key, value in configuration(options).items():
         conf.set(key, value)
     _prepare_directories(options)
+    os.environ.update(options.environment)
     handler = signal.getsignal(signal.SIGINT)
     try:
         gateway = launch_gateway(conf, {"process_group": 0})
@@ -382,6 +390,9 @@ def configuration(options: SessionOptions) -> dict[str, str]:
     settings["spark.sql.extensions"] = ",".join(dict.fromkeys(filter(None, extensions)))
     settings["spark.driver.extraJavaOptions"] = " ".join(filter(None, jvm_options))
     settings[jars_key] = separator.join(filter(None, jars))
+    if options.added_jars:
+        added = [*map(str, options.added_jars), settings.get("spark.jars", "")]
+        settings["spark.jars"] = ",".join(filter(None, added))
     return settings
 
 

@@ -11,7 +11,8 @@ means, or decides what to write.
     uploads   objects of any size, in parts
     reading   an object by ranges
     clients   a client for each bucket, by URL
-    options   its options
+    access    credentials that a command prints
+    options   a client's options, from the environment
     answers   answers of an object store: repeat, or which error
     foreign   files where only pyarrow reaches, as HDFS
     errors    errors of files, with PostgreSQL's texts

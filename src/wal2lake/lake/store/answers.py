@@ -48,6 +48,9 @@ _NO_CREDENTIALS: Final = re.compile(
 )
 """Texts of obstore's errors about getting credentials from the machine or from a token's server."""
 
+_COMMAND: Final = re.compile(r"External .*provider: CredentialsCommandFailed: (.*)")
+"""Text for a command that gave no credentials, with the reason."""
+
 _NO_ANSWER: Final = "HTTP error: "
 """Text before the reason why there is no whole answer. Other errors without a status are the
 client's own."""
@@ -77,7 +80,9 @@ class StoreAnswer:
 def answer_of(error: Exception) -> StoreAnswer:
     """Read an exception of obstore."""
     text = _text(error)
-    if _NO_CREDENTIALS.search(text.partition("status code")[0]):
+    if _COMMAND.search(text) or _NO_CREDENTIALS.search(
+        text.partition("status code")[0]
+    ):
         return StoreAnswer(401, None, again=False, is_known=True)
     status, code = _STATUS.search(text), _CODE.search(text)
     word = None if code is None else code[1]
@@ -112,10 +117,22 @@ def error_of(action: str, place: str, error: Exception, seconds: float) -> Stora
             hint="Create the bucket, or correct its name in the URL of the warehouse.",
             original=original,
         )
+    command = _COMMAND.search(original)
+    if command is not None:
+        return StorageError(
+            f"{text}: the command for credentials of the object store failed",
+            sqlstate="28000",
+            detail=f"The credentials_command of [store] gave none: {command[1]}.",
+            hint="Run it as the node's operating system user: it must print JSON with"
+            " AccessKeyId and SecretAccessKey within 30 seconds.",
+            original=original,
+        )
     if answer.status == 401 or isinstance(error, UnauthenticatedError):
         return StorageError(
             f"{text}: there are no valid credentials for the object store",
             sqlstate="28000",
+            hint="Set access_key_id and secret_access_key, or credentials_command, of [store],"
+            " or give the machine an identity that the store knows.",
             original=original,
         )
     if answer.status == 403 or isinstance(error, PermissionDeniedError):

@@ -9,7 +9,7 @@ large objects are sent by a second client, which repeats them.
 
 Credentials that the options do not have are found as each cloud's own programs find them: in the
 environment, in the cloud's files, from the identity of the machine or the pod. obstore renews them
-before they expire.
+before they expire; those of a command ``access.command`` renews.
 
 A client has threads, so one that was made before a fork is of no use after it; the processes of a
 node are spawned, and a Python worker of Spark makes its own.
@@ -30,6 +30,7 @@ from obstore.exceptions import BaseError
 from obstore.store import AzureStore, GCSStore, S3Store
 
 from wal2lake.errors import ConfigurationError
+from wal2lake.lake.store.access.command import CommandCredentials
 from wal2lake.lake.store.answers import original_of
 from wal2lake.lake.store.options import StoreOptions
 
@@ -110,6 +111,8 @@ def _bucket(scheme: str, name: str, options: StoreOptions) -> Bucket:
             **({"allow_http": True} if plain else {}),
         },
     }
+    if scheme == "s3":
+        common.update(_credentials(options, config))
     kind = _KINDS[scheme]
     once = {"max_retries": 0}
     repeating = {
@@ -126,3 +129,21 @@ def _bucket(scheme: str, name: str, options: StoreOptions) -> Bucket:
         lambda: kind(name, **common, retry_config=repeating),
         options,
     )
+
+
+def _credentials(
+    options: StoreOptions, config: Mapping[str, str]
+) -> dict[str, Callable[[], Mapping[str, Any]]]:
+    """Return the argument with S3's credentials; empty if the client has to look for them."""
+    if options.credentials_command:
+        return {"credential_provider": CommandCredentials(options.credentials_command)}
+    if "access_key_id" not in config or "token" in config:
+        return {}
+    # Otherwise the client would add the environment's session token, which is of other keys.
+    fixed = {
+        "access_key_id": config["access_key_id"],
+        "secret_access_key": config.get("secret_access_key", ""),
+        "token": None,
+        "expires_at": None,
+    }
+    return {"credential_provider": lambda: fixed}

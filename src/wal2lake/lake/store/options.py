@@ -1,8 +1,21 @@
-"""Options of an object store's client."""
+"""Options of an object store's client.
+
+In: the environment, in which the supervisor hands the settings of [store] to each process of a
+node; Spark's Python workers inherit it. Out: ``StoreOptions``.
+"""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
+from typing import Final
+
+_PREFIX: Final = "WAL2LAKE_STORE_"
+
+_CONFIG: Final = ("endpoint", "region", "access_key_id", "secret_access_key")
+"""Settings that are obstore's own options."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,3 +35,35 @@ class StoreOptions:
     """Upper bound of the first pause between two requests; it doubles up to
     ``longest_pause_seconds``."""
     longest_pause_seconds: float = 10.0
+    credentials_command: str = ""
+    """Shell command that prints credentials; empty: there is none."""
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str]) -> StoreOptions:
+        """Read the settings of [store]. An empty variable, or none, is the default."""
+        found = {
+            name.removeprefix(_PREFIX).lower(): text
+            for name, text in environment.items()
+            if name.startswith(_PREFIX) and text
+        }
+        # Defaults are the settings' own.
+        seconds = {
+            name: int(found[f"{setting}_timeout_ms"]) / 1000
+            for name, setting in (
+                ("connect_seconds", "connect"),
+                ("request_seconds", "request"),
+                ("attempts_seconds", "retry"),
+            )
+            if f"{setting}_timeout_ms" in found
+        }
+        return cls(
+            tuple((name, found[name]) for name in _CONFIG if name in found),
+            credentials_command=found.get("credentials_command", ""),
+            **seconds,
+        )
+
+
+@cache
+def process_options() -> StoreOptions:
+    """Return the options of this process, which it has from its start on."""
+    return StoreOptions.from_environment(os.environ)

@@ -19,7 +19,7 @@ from wal2lake.lake.store.foreign import (
     remove_foreign,
 )
 from wal2lake.lake.store.local import LocalStore
-from wal2lake.lake.store.options import StoreOptions
+from wal2lake.lake.store.options import StoreOptions, process_options
 from wal2lake.lake.store.port import Store, StoreReader, StoreWriter
 
 _SCHEMES: Final = frozenset({"s3", "gs", "az"})
@@ -46,7 +46,8 @@ def has_store(location: str) -> bool:
 
 
 def store_at(location: str, options: StoreOptions | None = None) -> Store | None:
-    """Return the store of the files below a location; None for another scheme, as of HDFS."""
+    """Return the store of the files below a location; None for another scheme, as of HDFS.
+    ``options``: of an object store's client; None for those of this process."""
     root = local_path(location)
     if root is not None:
         return LocalStore(root)
@@ -58,7 +59,7 @@ def store_at(location: str, options: StoreOptions | None = None) -> Store | None
 
     scheme, _, rest = location.partition("://")
     name, _, prefix = rest.partition("/")
-    bucket = bucket_at(scheme, name, options or StoreOptions())
+    bucket = bucket_at(scheme, name, options or process_options())
     return ObjectStore(location.rstrip("/"), bucket, prefix.strip("/"))
 
 

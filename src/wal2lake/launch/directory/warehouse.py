@@ -1,36 +1,62 @@
 """Checks that tables can be written to the warehouse.
 
-Takes the warehouse's path or URL; raises ConfigurationError before the node listens, as the first
-CREATE TABLE would be too late to report it. A warehouse on this machine is tried; object stores are
-refused; other URLs, as HDFS, are not checked. Called by: supervisor.
+Takes the settings; raises ConfigurationError before the node listens, as the first CREATE TABLE
+would be too late to report it. A warehouse on this machine is tried; one in S3 is tried by a
+program of its own (``engine.storetrial``), so that this process imports no client of a store;
+other object stores are refused; other URLs, as HDFS, are not checked. Called by: supervisor.
 """
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
 from wal2lake.errors import ConfigurationError
+from wal2lake.settings import Settings
 
-_OBJECT_STORES: Final = frozenset({"s3", "s3a", "gs", "az", "abfs", "abfss"})
+_OTHER_NAMES: Final[Mapping[str, str]] = {"s3a": "s3", "s3n": "s3"}
+"""Names that Hadoop has for S3."""
+
+_OBJECT_STORES: Final = frozenset({"gs", "az", "abfs", "abfss"})
+"""Stores that Spark cannot read here yet."""
+
+_SPARE_SECONDS: Final = 60
+"""Time that a trial has beyond that for attempts: to start, to find credentials, to clean up."""
+
+_OPERATIONS: Final = 6
+"""Operations of a trial, each of which is repeated for ``retry_timeout_ms``."""
 
 
-def check_warehouse(warehouse: str) -> None:
-    """Create the directory if it is missing, and write a file there.
+def check_warehouse(settings: Settings, environ: Mapping[str, str]) -> None:
+    """Create the directory if it is missing, and write a file there; or write an object.
 
-    ConfigurationError if that fails, or for the URL of an object store."""
+    ``environ`` has the settings of [store] (``fixed_at_start``). ConfigurationError if that fails,
+    or for the URL of an object store that is not supported."""
+    warehouse = settings.warehouse
     url = urlsplit(warehouse)
+    if url.scheme in _OTHER_NAMES:
+        own = f"{_OTHER_NAMES[url.scheme]}{warehouse.removeprefix(url.scheme)}"
+        raise ConfigurationError(
+            f'invalid value for parameter "spark.warehouse": "{warehouse}"',
+            hint=f'Write it as "{own}".',
+        )
     if url.scheme in _OBJECT_STORES:
         raise ConfigurationError(
-            f'the warehouse "{warehouse}" is in an object store, which is not supported yet',
+            f'the warehouse "{warehouse}" is in an object store that is not supported yet',
             sqlstate="0A000",
-            detail="Tables can be written there, but reading them, transactions of clients,"
-            " compaction and clean-up still need a directory.",
-            hint='Set "warehouse" of [spark] to a path, or to a file: URL of a file system'
-            " that is mounted here.",
+            detail="Tables can be written there, but Spark has no connector to read them.",
+            hint='Set "warehouse" of [spark] to a URL like s3://bucket/lake, to a path, or to'
+            " a file: URL of a file system that is mounted here.",
         )
+    if url.scheme == "s3":
+        _check_bucket(settings, url.netloc, environ)
+        return
     if url.scheme not in ("", "file"):
         return
     place = Path(unquote(url.path) if url.scheme else warehouse)
@@ -44,3 +70,63 @@ def check_warehouse(warehouse: str) -> None:
             hint='Set "warehouse" of [spark] to a directory that the node\'s operating'
             " system user may write.",
         ) from error
+
+
+def _check_bucket(settings: Settings, bucket: str, environ: Mapping[str, str]) -> None:
+    if not bucket:
+        raise ConfigurationError(
+            f'the warehouse "{settings.warehouse}" names no bucket',
+            hint="Write it as s3://bucket/lake.",
+        )
+    if not settings.spark.is_local:
+        raise ConfigurationError(
+            "a cluster cannot write to a warehouse in an object store yet",
+            sqlstate="0A000",
+            hint='Set "master" of [spark] to local[*], or "warehouse" to a directory that all'
+            " machines of the cluster mount.",
+        )
+    tried = _try(settings, environ)
+    if tried is not None:
+        raise ConfigurationError(
+            f"could not use the warehouse: {tried['message']}",
+            sqlstate=tried["sqlstate"],
+            detail=tried["detail"],
+            hint=tried["hint"],
+            original=tried["original"],
+        )
+
+
+def _try(
+    settings: Settings, environ: Mapping[str, str]
+) -> dict[str, str | None] | None:
+    """Run the trial; return the fields of its error."""
+    place = settings.warehouse
+    seconds = _SPARE_SECONDS + _OPERATIONS * settings.store.retry_timeout_ms / 1000
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "wal2lake.engine.storetrial", place],
+            env=dict(environ),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=seconds,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return _failed(f"no end of a trial within {seconds:g} seconds", None)
+    if done.returncode == 0:
+        return None
+    try:
+        found: dict[str, str | None] = json.loads(done.stdout)
+    except ValueError:
+        last = done.stderr.strip().rpartition("\n")[2]
+        return _failed("the trial of it has ended", last)
+    return found
+
+
+def _failed(message: str, original: str | None) -> dict[str, str | None]:
+    hint = "Look at the object store, and start the node again."
+    fields = ("58030", None, hint, original)
+    return {"message": message} | dict(
+        zip(("sqlstate", "detail", "hint", "original"), fields, strict=True)
+    )

@@ -1,0 +1,113 @@
+"""Gives Spark access to tables in S3, through Hadoop's connector.
+
+In: the options of the store's client, as the node's own writers have them. Out: jars, settings of
+Spark without secrets, and variables for the JVM's environment. Called by ``engine``.
+
+Queries that are not plain read the tables. Statements and large batches write their branches, whose
+commits have no other writer. Everything else is written through ``lake.store``.
+
+Credentials. Keys are in the environment of the JVM. A command is named in a file of AWS's SDK,
+which runs it again before the credentials expire. Otherwise the SDK looks for them as AWS's own
+programs do. Sources: Hadoop 3.4 "Hadoop-AWS module"; AWS SDK for Java 2.x, "Credentials".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from wal2lake.errors import ConfigurationError, reason_of
+from wal2lake.lake.jars import S3_JARS, Jar
+from wal2lake.lake.store import StoreOptions, is_object_store
+
+_PROVIDERS: Final = "software.amazon.awssdk.auth.credentials"
+
+_PROFILE: Final = "wal2lake"
+
+_REGION: Final = "us-east-1"
+"""obstore's default, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class SparkAccess:
+    """Needs of a session for tables of a warehouse."""
+
+    jars: tuple[Jar, ...] = ()
+    settings: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+def access_to(
+    warehouse: str, options: StoreOptions, environment: Mapping[str, str], private: Path
+) -> SparkAccess:
+    """Return what a session needs for a warehouse; nothing for one that is not in S3.
+
+    ``private``: directory for a file that names the command for credentials; created if absent."""
+    if not is_object_store(warehouse):
+        return SparkAccess()
+    config = dict(options.config)
+    region = config.get("region") or _first(
+        environment, "AWS_REGION", "AWS_DEFAULT_REGION"
+    )
+    endpoint = config.get("endpoint") or _first(
+        environment, "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"
+    )
+    milliseconds = round(options.request_seconds * 1000)
+    settings = {
+        "fs.s3.impl": "org.apache.hadoop.fs.s3a.S3AFileSystem",
+        "fs.s3a.endpoint.region": region or _REGION,
+        "fs.s3a.connection.establish.timeout": f"{round(options.connect_seconds * 1000)}ms",
+        "fs.s3a.connection.timeout": f"{milliseconds}ms",
+        "fs.s3a.buffer.dir": str(private),
+    }
+    if endpoint:
+        # A server of one's own seldom has a host name for each bucket.
+        settings["fs.s3a.endpoint"] = endpoint
+        settings["fs.s3a.path.style.access"] = "true"
+        plain = endpoint.startswith("http://")
+        settings["fs.s3a.connection.ssl.enabled"] = str(not plain).lower()
+    provider, variables = _credentials(options, config, private)
+    settings["fs.s3a.aws.credentials.provider"] = f"{_PROVIDERS}.{provider}"
+    return SparkAccess(
+        S3_JARS, {f"spark.hadoop.{k}": v for k, v in settings.items()}, variables
+    )
+
+
+def _first(environment: Mapping[str, str], *names: str) -> str | None:
+    return next((environment[name] for name in names if environment.get(name)), None)
+
+
+def _credentials(
+    options: StoreOptions, config: Mapping[str, str], private: Path
+) -> tuple[str, dict[str, str]]:
+    """Return the class that gets credentials, and the variables that it reads."""
+    if options.credentials_command:
+        return "ProfileCredentialsProvider", {
+            "AWS_PROFILE": _PROFILE,
+            "AWS_CONFIG_FILE": str(_profile(options.credentials_command, private)),
+        }
+    if "access_key_id" not in config:
+        return "DefaultCredentialsProvider", {}
+    return "EnvironmentVariableCredentialsProvider", {
+        "AWS_ACCESS_KEY_ID": config["access_key_id"],
+        "AWS_SECRET_ACCESS_KEY": config["secret_access_key"],
+        # One from outside is of other keys.
+        "AWS_SESSION_TOKEN": "",
+    }
+
+
+def _profile(command: str, private: Path) -> Path:
+    """Write the file in which AWS's SDK finds the command."""
+    path = private / "aws.config"
+    text = f"[profile {_PROFILE}]\ncredential_process = {command}\n"
+    try:
+        private.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path.touch(mode=0o600)
+        path.write_text(text)
+    except OSError as error:
+        raise ConfigurationError(
+            f'could not write file "{path}": {reason_of(error)}'
+        ) from error
+    return path

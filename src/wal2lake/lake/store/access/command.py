@@ -1,0 +1,143 @@
+"""Gets credentials of S3 from a command.
+
+In: a shell command. Out: the credentials that it prints, in the form that obstore wants. The
+command prints what a ``credential_process`` of AWS's programs does:
+
+    {"Version": 1, "AccessKeyId": "...", "SecretAccessKey": "...",
+     "SessionToken": "...", "Expiration": "2026-01-01T00:00:00Z"}
+
+The last two are optional. obstore asks for credentials before each request if those that it has end
+within five minutes, so they are kept here, and the command is run again when less than a tenth of
+their time is left, or five minutes. If it fails then, the old ones serve until they end.
+
+Its output is in no error. Source: AWS CLI user guide, "Sourcing credentials with an external
+process".
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import threading
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+COMMAND_SECONDS: Final = 30.0
+"""Most time for one run. A guess: a command asks a server or two."""
+
+_EARLY: Final = timedelta(minutes=5)
+"""Most time before their end at which credentials are replaced. A request takes less."""
+
+_EARLY_PART: Final = 10
+"""Credentials with a short life are replaced when this part of it is left."""
+
+_AFTER_FAILURE: Final = timedelta(seconds=10)
+"""Pause after a command that failed while the credentials before it are in force. A guess."""
+
+
+class CredentialsCommandFailed(Exception):
+    """Says why a command gave no credentials. obstore puts the text into its own error."""
+
+
+class CommandCredentials:
+    """The credentials of a command, as obstore's ``S3CredentialProvider``; for all threads."""
+
+    def __init__(self, command: str) -> None:
+        self._command = command
+        self._lock = threading.Lock()
+        self._found: dict[str, Any] | None = None
+        self._again_at: datetime | None = None
+
+    def __call__(self) -> dict[str, Any]:
+        """Return the credentials; run the command if there are none, or they end soon."""
+        with self._lock:
+            now = datetime.now(UTC)
+            is_old = self._again_at is not None and self._again_at <= now
+            if self._found is None or is_old:
+                try:
+                    self._found = read_credentials(run_command(self._command))
+                except CredentialsCommandFailed:
+                    if self._found is None or self._found["expires_at"] <= now:
+                        raise
+                    self._again_at = now + _AFTER_FAILURE
+                else:
+                    self._again_at = _again_at(self._found["expires_at"], now)
+            return self._found
+
+
+def run_command(command: str, *, seconds: float = COMMAND_SECONDS) -> str:
+    """Run a command, and return what it prints. It is killed, with all that it has started, if it
+    takes longer than ``seconds``."""
+    try:
+        process = subprocess.Popen(
+            command,
+            shell=True,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
+    except (OSError, ValueError) as error:
+        raise CredentialsCommandFailed(f"it could not be started: {error}") from None
+    with process:
+        try:
+            printed, _ = process.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            raise CredentialsCommandFailed(
+                f"it did not end within {seconds:g} seconds"
+            ) from None
+    if process.returncode != 0:
+        raise CredentialsCommandFailed(f"its exit code is {process.returncode}")
+    return printed
+
+
+def read_credentials(printed: str) -> dict[str, Any]:
+    """Read what a command has printed. CredentialsCommandFailed if these are no credentials that
+    are in force."""
+    try:
+        found = json.loads(printed)
+    except ValueError:
+        raise CredentialsCommandFailed("its output is not JSON") from None
+    if not isinstance(found, dict):
+        raise CredentialsCommandFailed("its output is not a JSON object")
+    texts = {}
+    for name in ("AccessKeyId", "SecretAccessKey", "SessionToken", "Expiration"):
+        value = found.get(name)
+        if not (value is None or isinstance(value, str)):
+            raise CredentialsCommandFailed(f'"{name}" of its output is not a text')
+        texts[name] = value
+    for name in ("AccessKeyId", "SecretAccessKey"):
+        if not texts[name]:
+            raise CredentialsCommandFailed(f'its output has no "{name}"')
+    return {
+        "access_key_id": texts["AccessKeyId"],
+        "secret_access_key": texts["SecretAccessKey"],
+        "token": texts["SessionToken"],
+        "expires_at": _expiration(texts["Expiration"]),
+    }
+
+
+def _expiration(text: str | None) -> datetime | None:
+    if text is None:
+        return None
+    try:
+        end = datetime.fromisoformat(text)
+    except ValueError:
+        raise CredentialsCommandFailed(
+            '"Expiration" of its output is not a time in ISO 8601'
+        ) from None
+    if end.tzinfo is None:
+        end = end.replace(tzinfo=UTC)
+    if end <= datetime.now(UTC):
+        raise CredentialsCommandFailed("its credentials have expired")
+    return end
+
+
+def _again_at(end: datetime | None, now: datetime) -> datetime | None:
+    """Return the time from which the command is run again; None: never."""
+    return None if end is None else end - min(_EARLY, (end - now) / _EARLY_PART)
