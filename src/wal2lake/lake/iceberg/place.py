@@ -1,0 +1,193 @@
+"""Keeps the files of one mirror in the table's store: names, the newest metadata, commits.
+
+Comes in: a table's store, content. Goes out: files below ``_iceberg``, the newest metadata. Called
+by ``mirror``.
+
+    _iceberg/metadata/version-hint.text         number of the newest metadata, or of one before it
+    _iceberg/metadata/v7.metadata.json          the table; put-if-absent is the commit
+    _iceberg/metadata/TIME-UUID-list.avro       manifests of a snapshot
+    _iceberg/metadata/TIME-UUID-N.avro          manifests
+    _iceberg/metadata/TIME-UUID.puffin          deletion vectors
+    _iceberg/metadata/TIME-UUID-N.parquet       position deletes, format 2
+
+A folder that begins with an underscore is nothing to Delta, so no VACUUM of any engine removes what
+is in it. Files have the time of their creation in their names (milliseconds since 1970), since an
+object store tells no other. A file is removed once the newest metadata does not need it and it is
+older than ``GRACE_MS``. Readers of a snapshot have the time for which the mirror keeps snapshots.
+
+Sources: Iceberg table specification, "File System Tables"; HadoopTableOperations.java (readers
+look for the metadata behind the hint's).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import uuid
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from wal2lake.errors import StorageError
+from wal2lake.lake.iceberg.columns import Json
+from wal2lake.lake.store import MissingFileError, Stamp, Store
+
+FOLDER: Final = "_iceberg"
+_METADATA: Final = f"{FOLDER}/metadata"
+_HINT: Final = f"{_METADATA}/version-hint.text"
+
+GRACE_MS: Final = 3_600_000
+"""Age from which a file that no metadata names is removed: no commit is under way so long. A
+guess."""
+
+_NUMBERED: Final = re.compile(r"v(\d+)\.metadata\.json")
+_TIMED: Final = re.compile(r"(\d{13})-[0-9a-f]{32}.*")
+
+
+@dataclass(frozen=True, slots=True)
+class StoredMetadata:
+    """The metadata of a mirror as it is stored."""
+
+    number: int
+    stamp: Stamp
+    metadata: Json
+
+
+class MirrorPlace:
+    """The files of one table's mirror."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    @property
+    def location(self) -> str:
+        """Path or URL that a reader of Iceberg opens."""
+        return f"{self._store.location}/{FOLDER}"
+
+    def make(self) -> None:
+        """Create the folder."""
+        self._store.make_folder(_METADATA)
+
+    def newest(self, known: StoredMetadata | None) -> StoredMetadata | None:
+        """Return the newest metadata; None if the table has no mirror. ``known`` is returned if it
+        still is the newest."""
+        if (
+            known is not None
+            and self._store.stamp(_key(known.number)) == known.stamp
+            and self._store.stamp(_key(known.number + 1)) is None
+        ):
+            return known
+        names = (
+            _NUMBERED.fullmatch(name) for name in self._store.list_after(_METADATA)
+        )
+        number = max((int(name[1]) for name in names if name), default=None)
+        if number is None:
+            return None
+        stamp = self._store.stamp(_key(number))
+        try:
+            metadata = json.loads(self._store.read(_key(number)))
+        except ValueError as error:
+            raise StorageError(
+                f'could not read Iceberg metadata "{self.metadata_path(number)}"',
+                sqlstate="XX001",
+                hint="Remove the table's folder _iceberg; the mirror begins anew.",
+            ) from error
+        assert stamp is not None
+        return StoredMetadata(number, stamp, metadata)
+
+    def metadata_path(self, number: int) -> str:
+        """Return the path of a metadata file."""
+        return f"{self._store.location}/{_key(number)}"
+
+    def names(self, time_ms: int) -> MirrorNames:
+        """Return names for the files of one commit."""
+        prefix = f"{self._store.location}/{_METADATA}/{time_ms:013}-{uuid.uuid4().hex}"
+        return MirrorNames(prefix)
+
+    def write(self, path: str, content: bytes) -> None:
+        """Write a new file. It counts only once the folder is settled."""
+        self._store.put(self._key_of(path), content)
+
+    def read(self, path: str) -> bytes:
+        """Return a file's content."""
+        return self._store.read(self._key_of(path))
+
+    def commit(self, number: int, metadata: Json) -> StoredMetadata | None:
+        """Make metadata the newest, durably; None if another writer has made that number.
+
+        The files that it names become durable before.
+        """
+        self._store.settle(_METADATA)
+        content = json.dumps(metadata, separators=(",", ":")).encode()
+        stamp = self._store.put_if_absent(_key(number), content)
+        if stamp is None:
+            return None
+        self._store.settle(_METADATA)
+        self.hint(number)
+        return StoredMetadata(number, stamp, metadata)
+
+    def hint(self, number: int) -> None:
+        """Let readers begin at this number. After a crash the hint may be behind; a reader that
+        looks no further sees an earlier moment."""
+        self._store.put(_HINT, str(number).encode())
+
+    def hinted(self) -> int | None:
+        """Return the number in the hint; None if there is none."""
+        try:
+            return int(self._store.read(_HINT))
+        except (MissingFileError, ValueError):
+            return None
+
+    def remove_others(self, needed: Collection[str], newest: int, now_ms: int) -> int:
+        """Remove files that are old enough unless their paths are ``needed``; return how many.
+        ``newest``: the number of the newest metadata."""
+        kept = {path.rpartition("/")[2] for path in needed}
+        removed = 0
+        for name in self._store.list_after(_METADATA):
+            if name in kept or not _is_old(name, newest, now_ms - GRACE_MS):
+                continue
+            self._store.delete(f"{_METADATA}/{name}")
+            removed += 1
+        if removed:
+            self._store.settle(_METADATA)
+        return removed
+
+    def _key_of(self, path: str) -> str:
+        return path.removeprefix(f"{self._store.location}/")
+
+
+@dataclass(frozen=True, slots=True)
+class MirrorNames:
+    """Names of the files of one commit."""
+
+    prefix: str
+
+    @property
+    def manifest_list(self) -> str:
+        """The manifest list's path."""
+        return f"{self.prefix}-list.avro"
+
+    @property
+    def vectors(self) -> str:
+        """The Puffin file's path."""
+        return f"{self.prefix}.puffin"
+
+    def numbered(self, ending: str) -> Iterator[str]:
+        """Yield paths of manifests or position delete files."""
+        number = 0
+        while True:
+            yield f"{self.prefix}-{number}.{ending}"
+            number += 1
+
+
+def _is_old(name: str, newest: int, before_ms: int) -> bool:
+    """Whether a file may go unless something names it."""
+    numbered = _NUMBERED.fullmatch(name)
+    if numbered is not None:
+        return int(numbered[1]) < newest
+    timed = _TIMED.fullmatch(name)
+    return timed is not None and int(timed[1]) < before_ms
+
+
+def _key(number: int) -> str:
+    return f"{_METADATA}/v{number}.metadata.json"
