@@ -36,13 +36,14 @@ Projection", "Appendix C: JSON serialization"; Parquet "Field IDs".
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
 
 from wal2lake.errors import FeatureNotSupportedError, UndefinedObjectError
+from wal2lake.lake.origins import COLUMNS
 from wal2lake.lake.port import PhysicalField, TableState
 from wal2lake.pgtypes import arrow_from_ddl
 
@@ -54,6 +55,9 @@ _NESTED_IDS: Final = 1 << 24
 
 _NESTED_PLACES: Final = 64
 """Ids that one column has for what it holds: 2^24 + 64 * column + place."""
+
+_ORIGIN_IDS: Final = 2_147_483_000
+"""First id of the columns of rows' writers (``origins``), which belong to no schema."""
 
 PARTITION_IDS: Final = 1000
 """Id of the first partition field, as in Iceberg's own writers."""
@@ -141,12 +145,28 @@ class MirroredColumns:
             ],
         }
 
-    def name_mapping(self) -> list[Json]:
-        """Return the names under which the columns are in files without field ids."""
-        return [
+    def name_mapping(self, before: Sequence[Json] = ()) -> list[Json]:
+        """Return the names under which columns are in files without field ids.
+
+        Also the names in ``before``, the earlier mapping: older files have columns that have been
+        dropped, and the columns of rows' writers are in files of all ages. Some readers refuse a
+        file with a column that the mapping does not name.
+        """
+        mapping = [
             _named(column.field_id, column.physical_name, column.kind)
             for column in self.columns
             if not column.is_partition
+        ]
+        mapping += [
+            {"field-id": _ORIGIN_IDS + place, "names": [name]}
+            for place, name in enumerate(sorted(COLUMNS))
+        ]
+        ids = {named["field-id"] for named in mapping}
+        names = {name for named in mapping for name in named["names"]}
+        return mapping + [
+            named
+            for named in before
+            if named["field-id"] not in ids and not names.intersection(named["names"])
         ]
 
 

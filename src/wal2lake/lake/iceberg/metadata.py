@@ -99,6 +99,7 @@ def with_columns(metadata: Json, columns: MirroredColumns, *, mapped: bool) -> J
     """Return the metadata with these columns as the current schema. Earlier schemas stay for the
     snapshots that have them."""
     schemas = list(metadata["schemas"])
+    named = json.loads(metadata["properties"].get(_NAME_MAPPING, "[]"))
     current = columns.schema(metadata["current-schema-id"])
     for schema in schemas:
         if schema["fields"] == current["fields"]:
@@ -116,7 +117,9 @@ def with_columns(metadata: Json, columns: MirroredColumns, *, mapped: bool) -> J
         "properties": {
             **metadata["properties"],
             _MAPPED: "true" if mapped else "false",
-            _NAME_MAPPING: json.dumps(columns.name_mapping(), separators=(",", ":")),
+            _NAME_MAPPING: json.dumps(
+                columns.name_mapping(named), separators=(",", ":")
+            ),
         },
     }
 
