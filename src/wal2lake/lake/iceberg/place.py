@@ -128,8 +128,8 @@ class MirrorPlace:
 
     def hint(self, number: int) -> None:
         """Let readers begin at this number. After a crash the hint may be behind; a reader that
-        looks no further sees an earlier moment."""
-        self._store.put(_HINT, str(number).encode())
+        looks no further sees an earlier moment, so the hint is not synced."""
+        self._store.put(_HINT, str(number).encode(), durable=False)
 
     def hinted(self) -> int | None:
         """Return the number in the hint; None if there is none."""
