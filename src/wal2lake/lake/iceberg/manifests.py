@@ -90,6 +90,8 @@ class StoredManifest:
     """The record of a manifest list that describes it."""
     files: tuple[MirroredFile, ...]
     """The files that are not deleted."""
+    data_paths: frozenset[str]
+    """``data_path`` of each file, so that a commit looks at its own changes only."""
 
     @property
     def is_small(self) -> bool:
@@ -140,7 +142,12 @@ def read_manifest(record: Record, content: bytes) -> StoredManifest:
                 first,
             )
         )
-    return StoredManifest(record, tuple(files))
+    return _stored(record, files)
+
+
+def _stored(record: Record, files: Sequence[MirroredFile]) -> StoredManifest:
+    paths = frozenset(file.data_path for file in files)
+    return StoredManifest(record, tuple(files), paths)
 
 
 def next_manifests(
@@ -181,7 +188,7 @@ def _divided(
     for manifest in before:
         if not manifest.files:
             continue
-        touched = removed and any(file.data_path in removed for file in manifest.files)
+        touched = not manifest.data_paths.isdisjoint(removed)
         (rewritten if touched else kept).append(manifest)
     small = [manifest for manifest in kept if manifest.is_small]
     if len(small) + grows > SMALL_MANIFESTS:
@@ -238,7 +245,7 @@ def _write(
         result.next_row_id += (
             counts[EntryStatus.ADDED][1] + counts[EntryStatus.EXISTING][1]
         )
-    result.manifests.append(StoredManifest(record, tuple(files)))
+    result.manifests.append(_stored(record, files))
     result.contents.append((path, content))
 
 

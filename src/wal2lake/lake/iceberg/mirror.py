@@ -126,6 +126,8 @@ class _Next:
     change: FoldedChange
     data: tuple[StoredManifest, ...]
     deletes: tuple[StoredManifest, ...]
+    paths: frozenset[str] = frozenset()
+    """The data files of the snapshot before."""
     snapshot_id: int = field(default_factory=lambda: secrets.randbits(62) + 1)
 
     def facts(self, next_row_id: int) -> SnapshotFacts:
@@ -270,7 +272,7 @@ class IcebergMirror:
                 _root(location), self._files(location, state), known.paths
             )
         base = with_columns(metadata, columns, mapped=state.column_mapping)
-        return _Next(base, columns, change, known.data, known.deletes)
+        return _Next(base, columns, change, known.data, known.deletes, known.paths)
 
     def _first(
         self,
@@ -339,7 +341,8 @@ class IcebergMirror:
             before = place.metadata_path(known.stored.number)
             metadata = replaces(metadata, known.stored.metadata, before)
         stored = _committed(location, place, number, metadata)
-        paths = _paths(data.manifests)
+        change = following.change
+        paths = (following.paths - change.removed).union(change.added)
         self._keep(
             location,
             _Known(stored, tuple(data.manifests), tuple(deletes.manifests), paths),
@@ -414,7 +417,7 @@ def _read(place: MirrorPlace, stored: StoredMetadata) -> _Known:
 
 
 def _paths(manifests: Sequence[StoredManifest]) -> frozenset[str]:
-    return frozenset(file.path for one in manifests for file in one.files)
+    return frozenset[str]().union(*(manifest.data_paths for manifest in manifests))
 
 
 def _committed(
@@ -543,19 +546,26 @@ def _operation(change: FoldedChange) -> str:
 def _counts(
     following: _Next, data: Sequence[StoredManifest], deletes: Sequence[StoredManifest]
 ) -> dict[str, str]:
-    """Return the counts of a snapshot's summary."""
+    """Return the counts of a snapshot's summary. Of files that are carried over only the manifests'
+    own counts are read."""
     change = following.change
-    files = [file for manifest in data for file in manifest.files]
-    telling = [file for manifest in deletes for file in manifest.files]
+    files, rows = _live(data)
+    telling, positions = _live(deletes)
     return {
         "added-data-files": str(len(change.added)),
         "deleted-data-files": str(len(change.removed)),
-        "total-data-files": str(len(files)),
-        "total-records": str(sum(file.rows for file in files)),
-        "total-files-size": str(
-            sum(file.record["file_size_in_bytes"] for file in files)
-        ),
-        "total-delete-files": str(len(telling)),
-        "total-position-deletes": str(sum(file.rows for file in telling)),
+        "total-data-files": str(files),
+        "total-records": str(rows),
+        "total-delete-files": str(telling),
+        "total-position-deletes": str(positions),
         "total-equality-deletes": "0",
     }
+
+
+def _live(manifests: Sequence[StoredManifest]) -> tuple[int, int]:
+    """Return how many files and rows are in manifests, those that are deleted left out."""
+    records = [manifest.record for manifest in manifests]
+    return (
+        sum(one["added_files_count"] + one["existing_files_count"] for one in records),
+        sum(one["added_rows_count"] + one["existing_rows_count"] for one in records),
+    )
