@@ -1,4 +1,4 @@
-"""A table on this machine that is written as the node writes it, and read as Iceberg's readers do.
+"""A table that is written as the node writes it, for mirrors that readers of Iceberg read.
 
 Its log is written by hand, so that each version is what a test wants; data files and deletion
 vectors are the node's own.
@@ -21,11 +21,12 @@ import pyarrow as pa
 from wal2lake.lake import AddedFile, DataFile, FieldSpec, TableState
 from wal2lake.lake.delta.datafile import TableWriter
 from wal2lake.lake.delta.deletionvectors import read_vector, write_vectors
-from wal2lake.lake.delta.log.place import commit_key, content_of, dump
+from wal2lake.lake.delta.log.place import LOG, commit_key, content_of, dump
 from wal2lake.lake.delta.log.version import read_actions, state_of
 from wal2lake.lake.delta.schema import json_of
-from wal2lake.lake.store import LocalStore
+from wal2lake.lake.store import store_at
 from wal2lake.lake.tablefiles import Replaced, add_action
+from wal2lake.pgtypes import arrow_from_ddl
 
 COLUMNS = (("id", "bigint"), ("name", "string"))
 
@@ -37,13 +38,15 @@ class MirroredTable:
 
     def __init__(
         self,
-        root: Path,
+        root: Path | str,
         columns: Sequence[tuple[str, str]] = COLUMNS,
         partition: Sequence[str] = (),
     ) -> None:
-        self.root, self.location = root, str(root)
-        (root / "_delta_log").mkdir(parents=True)
-        self.store = LocalStore(root)
+        self.root, self.location = Path(root), str(root)
+        store = store_at(self.location)
+        assert store is not None
+        self.store = store
+        store.make_folder(LOG)
         self.version = -1
         self.files: dict[str, DataFile] = {}
         self.history: list[dict[str, DataFile]] = []
@@ -171,8 +174,6 @@ class MirroredTable:
 
 
 def _kinds(fields: Sequence[FieldSpec]) -> list[pa.DataType]:
-    from wal2lake.pgtypes import arrow_from_ddl
-
     return [arrow_from_ddl(field.spark_ddl) for field in fields]
 
 

@@ -13,6 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from uuid import uuid4
 
 import pyarrow as pa
 import pytest
@@ -21,6 +22,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyiceberg.table import StaticTable
 from tests.fakes.mirrored_table import COLUMNS, MirroredTable, Rows, now_ms
+from tests.fakes.objectstores import Server
+from tests.fakes.storeproxy import StoreProxy
 
 from wal2lake.errors import FeatureNotSupportedError, StorageError
 from wal2lake.lake import CommitConflict
@@ -28,6 +31,8 @@ from wal2lake.lake.iceberg import IcebergMirror, MirrorOptions, manifests
 from wal2lake.lake.iceberg.mirror import MirrorPlace
 from wal2lake.lake.store import LocalStore
 from wal2lake.lake.tablefiles import Replaced, add_action
+
+pytestmark = pytest.mark.usefixtures("no_fsync")
 
 FORMATS = (2, 3)
 
@@ -542,3 +547,24 @@ def test_damaged_metadata_is_told(table: MirroredTable) -> None:
     assert "Remove the table's folder _iceberg; the mirror begins anew." in str(
         raised.value.hint
     )
+
+
+@pytest.mark.parametrize("format_version", FORMATS)
+def test_a_mirror_in_an_object_store(
+    s3: Server, proxy: StoreProxy, format_version: int
+) -> None:
+    table = MirroredTable(f"{s3.url}/{uuid4().hex}/t ü")
+    options = MirrorOptions(format_version)
+    for number in (1, 2):
+        table.append(rows([10 * number, 10 * number + 1]))
+        table.delete({file_of(table, -1): [0]})
+        mirror_of(table).mirror(table.location, table.version, None, options)
+    properties = {
+        "s3.endpoint": f"http://127.0.0.1:{s3.port}",
+        "s3.access-key-id": "key",
+        "s3.secret-access-key": "secret",
+        "s3.region": "us-east-1",
+    }
+    read = StaticTable.from_metadata(f"{table.location}/_iceberg", properties)
+    assert counted(read.scan().to_arrow()) == Counter({(11, "n11"): 1, (21, "n21"): 1})
+    assert mirror_of(table).trim(table.location, now_ms() + 1) == 0
