@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from wal2lake.errors import FeatureNotSupportedError, Wal2LakeError
+from wal2lake.errors import Wal2LakeError
 from wal2lake.model import Lsn
 from wal2lake.sql.grammar import (
     OptionSet,
@@ -156,12 +156,10 @@ def test_wrong_options_of_alter_are_refused(
     assert (caught.value.sqlstate, caught.value.message) == (sqlstate, message)
 
 
-def test_values_of_later_versions_are_named() -> None:
-    with pytest.raises(FeatureNotSupportedError) as caught:
-        _options("table_format = iceberg")
-    assert caught.value.message == (
-        'subscription option "table_format = iceberg" is not supported yet'
-    )
+def test_a_mirror_is_an_option_of_both_commands() -> None:
+    assert _options("table_format = Iceberg").table_format == "iceberg"
+    altered = _options("table_format = iceberg", OptionSet.SET)
+    assert altered.stored(stated_only=True)["table_format"] == "iceberg"
 
 
 def test_the_transaction_to_skip_is_an_lsn_or_none() -> None:

@@ -151,6 +151,10 @@ class FakeNode:
             bases=lambda location: self.bases, places=set
         )
         self.compactor: Any = SimpleNamespace(held=lambda location: self.compacted)
+        self.mirrored: int | None = None
+        self.mirrors: Any = SimpleNamespace(
+            oldest_version=lambda location: self.mirrored
+        )
         self.queries: Any = None
         self.tables: Any = SimpleNamespace(
             state=lambda location: SimpleNamespace(

@@ -51,6 +51,7 @@ from wal2lake.launch.children.child import EXIT_CONFIGURATION, listening_sockets
 from wal2lake.launch.wakeup import CHANGED, READY, notify
 from wal2lake.local.access import is_member, may_connect
 from wal2lake.local.commits.prepared import finish_interrupted
+from wal2lake.local.mirrors import MirrorWorker
 from wal2lake.local.node import EngineParts
 from wal2lake.local.retention import RetentionWorker, Vacuum
 from wal2lake.local.transaction.recovery import recover
@@ -148,6 +149,9 @@ class _Engine:
         finish_interrupted(node)
         retention = RetentionWorker(node, Vacuum(node))
         retention.start()
+        mirrors = MirrorWorker(node)
+        assembly.tables.register_background(mirrors)
+        mirrors.start()
         state = RunningEngine(assembly, publisher, self._listener)
         measures = EngineMeasures(
             self._telemetry,
@@ -176,8 +180,10 @@ class _Engine:
                 refresh,
                 publisher,
                 retention,
+                mirrors,
             ),
         )
+        mirrors.stop()
         retention.stop()
         measures.stop()
         publisher.stop()

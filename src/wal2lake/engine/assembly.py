@@ -7,6 +7,7 @@ which nothing runs yet. Called by ``engine.__main__`` at the start.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -17,6 +18,7 @@ from wal2lake.engine.columndefaults import EvaluatedDefaults
 from wal2lake.engine.followedtables import FollowedTables
 from wal2lake.lake import JarSource, KeyIndex, locate_jars
 from wal2lake.lake.compaction import Compactor
+from wal2lake.lake.iceberg import IcebergMirror
 from wal2lake.lake.spark import (
     Branches,
     BranchKeys,
@@ -158,6 +160,7 @@ def assemble(
         branches=Branches(spark, tables, queries),
         keys=BranchKeys(spark, tables, queries, index),
         compactor=compactor,
+        mirrors=IcebergMirror(tables, lambda: int(time.time() * 1000)),
         apply=apply,
         sync=sync,
         locks=locks,

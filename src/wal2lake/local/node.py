@@ -12,6 +12,7 @@ from wal2lake.catalog import Catalog, Namespace, Role, Subscription, TableDef
 from wal2lake.errors import UndefinedObjectError, UsageError
 from wal2lake.lake import Expressions, TablePort
 from wal2lake.lake.compaction import Compactor
+from wal2lake.lake.iceberg import IcebergMirror
 from wal2lake.lake.retention import AgeClock
 from wal2lake.lake.spark import Branches, BranchKeys, Queries
 from wal2lake.local.concurrency.activeorigins import (
@@ -58,6 +59,7 @@ class EngineParts:
     branches: Branches
     keys: BranchKeys
     compactor: Compactor
+    mirrors: IcebergMirror
     changed: Callable[[], None]
     batch_reads: Callable[[str], list[int | None]] = lambda location: []
     batch_places: Callable[[], set[str]] = set

@@ -29,6 +29,7 @@ from wal2lake.apply.launcher import ApplyLauncher
 from wal2lake.catalog import Catalog
 from wal2lake.lake import Expressions, TablePort
 from wal2lake.lake.compaction import Compactor
+from wal2lake.lake.iceberg import IcebergMirror
 from wal2lake.lake.retention import AgeClock
 from wal2lake.lake.spark import Branches, BranchKeys, Queries
 from wal2lake.local.concurrency.activeorigins import ActiveOrigins
@@ -135,6 +136,7 @@ class RetentionParts(HasSettings, HasSnapshots, HasBranches, HasPublishing, Prot
     """Everything that may hold a version or a file of a table."""
 
     compactor: Compactor
+    mirrors: IcebergMirror
     vacuums: VacuumTurns
     ages: AgeClock
     telemetry: Telemetry
@@ -145,6 +147,13 @@ class RetentionParts(HasSettings, HasSnapshots, HasBranches, HasPublishing, Prot
 
     def batch_places(self) -> set[str]:
         """Return the locations of the branches of batches."""
+
+
+class MirrorParts(HasSettings, HasCatalog, Protocol):
+    """Mirrors of tables, and what they show."""
+
+    tables: TablePort
+    mirrors: IcebergMirror
 
 
 class TableDefinitions(Definitions, TableLocks, HasSettings, HasBranches, Protocol):

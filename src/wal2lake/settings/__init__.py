@@ -19,6 +19,7 @@ from wal2lake.settings.rendering import render_default_toml
 from wal2lake.settings.sections import (
     PUBLISHER_LOG,
     ApplySettings,
+    IcebergSettings,
     LakeSettings,
     LogSettings,
     NodeSettings,
@@ -35,6 +36,7 @@ __all__ = [
     "FILE_NAME",
     "PUBLISHER_LOG",
     "ApplySettings",
+    "IcebergSettings",
     "LakeSettings",
     "ListenAddress",
     "LogSettings",

@@ -415,6 +415,36 @@ class LakeSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class IcebergSettings:
+    """Mirrors of tables for readers of Iceberg."""
+
+    interval_ms: int = setting(
+        10_000,
+        "Longest time between the publication of a version and its Iceberg snapshot, which shows"
+        " all versions since the one before. Each snapshot costs a few small files.",
+        minimum=1_000,
+        maximum=_INT_MAX,
+        receivers=False,
+    )
+    format_version: int = setting(
+        3,
+        "Version of Iceberg's format. 3 has deletion vectors; 2 has position delete files, for"
+        " readers that do not know version 3. Another version begins a mirror anew.",
+        minimum=2,
+        maximum=3,
+        receivers=False,
+    )
+    history_ms: int = setting(
+        3_600_000,
+        "Iceberg snapshots that are older go. The data files of those that are kept stay, however"
+        " short lake.retention_ms is. It must be more than the longest query of a reader.",
+        minimum=60_000,
+        maximum=_BYTES_MAX,
+        receivers=False,
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class PublishSettings:
     """Serving tables to subscribers."""
 
@@ -587,6 +617,7 @@ class Settings:
     web: WebSettings = WebSettings()
     lake: LakeSettings = LakeSettings()
     store: StoreSettings = StoreSettings()
+    iceberg: IcebergSettings = IcebergSettings()
     alerts: AlertSettings = AlertSettings()
 
     @property
@@ -654,6 +685,7 @@ SECTIONS: Final[Mapping[str, type[Any]]] = MappingProxyType(
         "subscription": SubscriptionSettings,
         "apply": ApplySettings,
         "lake": LakeSettings,
+        "iceberg": IcebergSettings,
         "spark": SparkSettings,
         "store": StoreSettings,
         "web": WebSettings,

@@ -210,8 +210,22 @@ class IcebergMirror:
 
     def oldest_version(self, location: str) -> int | None:
         """Return the oldest version of the table whose files the mirror needs; None: no mirror."""
-        known = self._current(location, _place(location))
-        return None if known is None else oldest_version(known.stored.metadata)
+        store = store_at(location)
+        if store is None:
+            return None
+        with self._lock:
+            known = self._known.get(location)
+        stored = MirrorPlace(store).newest(None if known is None else known.stored)
+        return None if stored is None else oldest_version(stored.metadata)
+
+    def remove(self, location: str) -> bool:
+        """Remove a table's mirror; false if there is none."""
+        store = store_at(location)
+        if store is None:
+            return False
+        with self._lock:
+            self._known.pop(location, None)
+        return MirrorPlace(store).remove()
 
     def _state(self, location: str, version: int) -> TableState:
         state = self._tables.state(location)

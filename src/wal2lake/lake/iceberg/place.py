@@ -152,6 +152,17 @@ class MirrorPlace:
             self._store.settle(_METADATA)
         return removed
 
+    def remove(self) -> bool:
+        """Remove all files, first those by which readers find the others; false if there are
+        none."""
+        names = self._store.list_after(_METADATA)
+        names.sort(key=lambda name: (name != "version-hint.text", "json" not in name))
+        for name in names:
+            self._store.delete(f"{_METADATA}/{name}")
+        if names:
+            self._store.settle(_METADATA)
+        return bool(names)
+
     def _key_of(self, path: str) -> str:
         return path.removeprefix(f"{self._store.location}/")
 

@@ -9,6 +9,7 @@ the reasons.
     states that wal2lake.snapshots lists            their versions (the caller's)
     statements, transactions, exported snapshots    the versions that they read
     local commits under way                         the version before
+    Iceberg mirrors                                 the versions that their snapshots show
     branches, batches, compactions                  the version on which they are based
     capture, while there is a slot                  the last version in the sealed log
     prepared transactions, commits to several       the version on which they are based, their
@@ -101,6 +102,9 @@ def held_of(node: RetentionParts, place: TablePlace) -> HeldFiles:
     for relid in place.relids:
         for files in node.catalog.files_of_history(relid):
             held.names |= {file.path for file in files_from_json(files)}
+    mirrored = node.mirrors.oldest_version(place.location)
+    if mirrored is not None:
+        held.versions.add(mirrored)
     versions, names = node.compactor.held(place.location)
     held.versions.update(versions)
     held.names |= names

@@ -66,7 +66,7 @@ class OptionSet(Enum):
     SET = _words(
         "slot_name synchronous_commit binary streaming two_phase disable_on_error"
         " password_required run_as_owner failover origin create_tables schema_changes"
-        " type_mappings value_policies conflict_resolution auto_refresh history"
+        " table_format type_mappings value_policies conflict_resolution auto_refresh history"
         " delete_mode"
     )
     REFRESH = frozenset(("copy_data", "recopy"))
@@ -130,6 +130,7 @@ class SubscriptionOptions:
             "failover": _on_or_off(self.failover),
             "origin": self.origin,
             "schema_changes": self.schema_changes,
+            "table_format": self.table_format,
             TYPE_MAPPINGS: self.type_mappings,
             VALUE_POLICIES: self.value_policies,
             CONFLICT_RESOLUTION: self.conflict_resolution,
@@ -145,11 +146,6 @@ class SubscriptionOptions:
 def _on_or_off(value: bool) -> str:
     return "true" if value else "false"
 
-
-# Options with values that are not supported yet, each with a function that finds such a value.
-_UNSUPPORTED_VALUES: Final[dict[str, Callable[[Any], bool]]] = {
-    "table_format": lambda value: value != "delta",
-}
 
 _SCHEMA_CHANGES: Final = ("follow", "manual")
 
@@ -182,10 +178,6 @@ def subscription_options(
         _check_exclusions(values)
     if values.get("recopy") and values.get("copy_data") is False:
         raise _mutually_exclusive("copy_data = false", "recopy = true")
-    for name, value in values.items():
-        is_unsupported = _UNSUPPORTED_VALUES.get(name)
-        if is_unsupported is not None and is_unsupported(value):
-            raise _unsupported_value(name, value)
     stated = frozenset(option.name for option in options)
     return SubscriptionOptions(stated=stated, **values)
 
@@ -237,13 +229,6 @@ def _check_exclusions(values: dict[str, Any]) -> None:
 
 def _mutually_exclusive(first: str, second: str) -> SqlSyntaxError:
     return SqlSyntaxError(f"{first} and {second} are mutually exclusive options")
-
-
-def _unsupported_value(name: str, value: object) -> FeatureNotSupportedError:
-    text = _on_or_off(value) if isinstance(value, bool) else str(value)
-    return FeatureNotSupportedError(
-        f'subscription option "{name} = {text}" is not supported yet'
-    )
 
 
 # ---- values ----------------------------------------------------------------------------
@@ -420,8 +405,14 @@ _CLUSTER_BY: Final = "cluster_by"
 """wal2lake's parameter for the columns by which neighbouring rows are kept in one file."""
 
 FRESHNESS: Final = "freshness"
-"""wal2lake's parameter for the longest time that a table may be behind its source. The only one
-that ALTER TABLE may set."""
+"""wal2lake's parameter for the longest time that a table may be behind its source."""
+
+ICEBERG: Final = "iceberg"
+"""wal2lake's parameter for a mirror of the table for readers of Iceberg; also the value of a
+subscription's ``table_format`` that gives its tables one."""
+
+_ALTERABLE: Final = (FRESHNESS, ICEBERG)
+"""The parameters that ALTER TABLE may set."""
 
 _MAX_CLUSTERING_COLUMNS: Final = 4
 """Delta's limit. With each further column, every column tells less about a row's file."""
@@ -436,11 +427,12 @@ _STORAGE_PARAMETERS: Final = {
         _PARTITION_COLUMNS,
         _CLUSTER_BY,
         FRESHNESS,
+        ICEBERG,
     )
 }
 """The parameters that CREATE TABLE may set, by their folded names.
 
-All but the last three are Delta's table properties.
+All but the last four are Delta's table properties.
 """
 
 _PERIOD: Final = re.compile(
@@ -457,8 +449,8 @@ _POSTGRESQL_PARAMETER: Final = re.compile(
 
 
 def storage_parameters(cursor: TokenCursor) -> tuple[tuple[str, str], ...]:
-    """(name = value, ...): Delta's own names and values, ``partition_columns``, ``cluster_by`` and
-    ``freshness``."""
+    """(name = value, ...): Delta's own names and values, ``partition_columns``, ``cluster_by``,
+    ``freshness`` and ``iceberg``."""
     cursor.expect_mark("(")
     parameters = cursor.commas(lambda: _storage_parameter(cursor))
     cursor.expect_mark(")")
@@ -478,7 +470,7 @@ def altered_parameters(cursor: TokenCursor) -> tuple[tuple[str, str | None], ...
         cursor.expect_mark(")")
         _refuse_repeated([name for name, _ in altered])
     for name, _ in altered:
-        if name != FRESHNESS:
+        if name not in _ALTERABLE:
             raise FeatureNotSupportedError(
                 f'storage parameter "{name}" cannot be changed by ALTER TABLE'
             )

@@ -1,0 +1,170 @@
+"""Mirrors published versions to Iceberg, in the background.
+
+Takes the node; gives lines in the log. A round begins every ``iceberg.interval_ms``: each mirrored
+table whose published version is not shown yet gets a snapshot. A table that cannot be mirrored is
+reported and tried again, and holds up no other. Every ``_TRIM_SECONDS`` old snapshots go, also
+those of tables that nobody writes, and mirrors of tables that are mirrored no longer.
+
+DROP TABLE calls ``leave``, as it does for all work in the background.
+
+Called by the engine.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from wal2lake.errors import UndefinedObjectError
+from wal2lake.lake import CommitConflict
+from wal2lake.lake.iceberg import IcebergMirror, MirrorOptions
+from wal2lake.local.mirrors.wanted import WantedMirror, wanted_mirrors
+from wal2lake.local.ports import MirrorParts
+from wal2lake.local.retention.holders import places_of
+from wal2lake.observe import RepeatedErrors, get_logger
+from wal2lake.settings import IcebergSettings, Settings
+
+_TRIM_SECONDS: Final = 600.0
+"""Interval at which mirrors are trimmed. A guess."""
+
+
+class MirrorWorker:
+    """The background thread, from ``start`` to ``stop``."""
+
+    def __init__(self, node: MirrorParts) -> None:
+        self._node = node
+        self._changed = threading.Condition()
+        self._stopping = False
+        self._running: str | None = None
+        self._left: list[str] = []
+        self._shown: dict[str, tuple[int, int]] = {}
+        self._trimmed = time.monotonic()
+        self._repeated: dict[str, RepeatedErrors] = {}
+        self._log = get_logger().bind(worker="iceberg")
+        self._thread = threading.Thread(target=self._run, name="iceberg", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self, timeout_seconds: float = 5.0) -> None:
+        """End after the table that is being mirrored."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
+        self._thread.join(timeout_seconds)
+
+    def reload(self, settings: Settings) -> None:
+        """Look at the settings, which the node has already."""
+        with self._changed:
+            self._shown.clear()
+            self._changed.notify_all()
+
+    def leave(self, location: str) -> None:
+        """Stop work on a table that is being dropped; none is running for it on return."""
+        with self._changed:
+            self._left.append(location)
+            try:
+                self._changed.wait_for(lambda: self._running != location)
+            finally:
+                self._left.remove(location)
+
+    def round(self) -> None:
+        """Mirror each table once."""
+        mirrored = set()
+        for wanted in wanted_mirrors(self._node.catalog):
+            location = wanted.place.location
+            mirrored.add(location)
+            with self._at(location) as free:
+                if free:
+                    self._mirror(wanted)
+        if time.monotonic() - self._trimmed >= _TRIM_SECONDS:
+            self.trim(mirrored)
+
+    def trim(self, mirrored: set[str]) -> None:
+        """Remove old snapshots, and mirrors of all tables but ``mirrored``."""
+        self._trimmed = time.monotonic()
+        oldest_ms = _now_ms() - self._settings.history_ms
+        for place in places_of(self._node.catalog):
+            with self._at(place.location) as free:
+                if not free:
+                    continue
+                try:
+                    if place.location in mirrored:
+                        self._mirrors.trim(place.location, oldest_ms)
+                    elif self._mirrors.remove(place.location):
+                        self._log.info("mirror removed", table=place.shown)
+                except Exception as error:
+                    self._say(place.location, "a mirror could not be trimmed", error)
+
+    @property
+    def _settings(self) -> IcebergSettings:
+        return self._node.settings.iceberg
+
+    @property
+    def _mirrors(self) -> IcebergMirror:
+        return self._node.mirrors
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                if not self._stopping:
+                    self._changed.wait(self._settings.interval_ms / 1000)
+                if self._stopping:
+                    return
+            try:
+                self.round()
+            except Exception as error:
+                self._log.error("mirroring stopped", error=error)
+
+    @contextmanager
+    def _at(self, location: str) -> Iterator[bool]:
+        """Work on a table; false if the table is being dropped or the engine stops."""
+        with self._changed:
+            free = location not in self._left and not self._stopping
+            self._running = location if free else None
+        try:
+            yield free
+        finally:
+            with self._changed:
+                self._running = None
+                self._changed.notify_all()
+
+    def _mirror(self, wanted: WantedMirror) -> None:
+        place, settings = wanted.place, self._settings
+        options = MirrorOptions(settings.format_version, settings.history_ms)
+        try:
+            version = wanted.version
+            if version is None:
+                version = self._node.tables.state(place.location).version
+            shown = version, options.format_version
+            if self._shown.get(place.location) == shown:
+                return
+            done = self._mirrors.mirror(
+                place.location,
+                version,
+                None if wanted.lsn is None else str(wanted.lsn),
+                options,
+            )
+        except UndefinedObjectError:
+            return  # The table has been dropped meanwhile.
+        except CommitConflict:
+            return  # Another process was first; the next round looks again.
+        except Exception as error:
+            self._say(place.location, "a table could not be mirrored to Iceberg", error)
+            return
+        self._shown[place.location] = shown
+        self._repeated.pop(place.location, None)
+        if done.anew:
+            self._log.info("mirror begun anew", table=place.shown)
+
+    def _say(self, location: str, text: str, error: Exception) -> None:
+        repeated = self._repeated.setdefault(location, RepeatedErrors())
+        repeated.say(self._log, text, error)
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)

@@ -1,0 +1,160 @@
+"""The worker that mirrors: which tables, which version of each, and what it does about errors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from pyiceberg.table import StaticTable
+from tests.fakes.mirrored_table import COLUMNS, MirroredTable, now_ms
+
+from wal2lake.catalog import Catalog, Subscription, SubscriptionRel, TableDef
+from wal2lake.lake.iceberg import IcebergMirror
+from wal2lake.local.mirrors import MirrorWorker, wanted_mirrors
+from wal2lake.model import Lsn, Oid, SyncState
+from wal2lake.settings import IcebergSettings
+
+pytestmark = pytest.mark.usefixtures("no_fsync")
+
+SUBID = Oid(20000)
+
+
+class World:
+    """A catalog with tables, and a worker."""
+
+    def __init__(self, directory: Path, table_format: str = "delta") -> None:
+        self.directory = directory
+        self.catalog = Catalog.create(directory / "catalog.sqlite", "me", None)
+        options = {"table_format": table_format}
+        self.catalog.create_subscription(
+            Subscription(
+                SUBID, "s", Oid(10), True, "host=p", "s", ("p",), options=options
+            ),
+            [],
+        )
+        self.stored: dict[str, MirroredTable] = {}
+        self.tables = self
+        self.settings: Any = SimpleNamespace(iceberg=IcebergSettings())
+        self.mirrors = IcebergMirror(self, now_ms)  # type: ignore[arg-type]
+        self.worker = MirrorWorker(self)  # type: ignore[arg-type]
+
+    def table(
+        self, oid: int, *, filled: bool = True, **parameters: str
+    ) -> MirroredTable:
+        name = f"t{oid}"
+        table = MirroredTable(self.directory / name)
+        table.append({"id": [oid], "name": ["a"]})
+        self.stored[table.location] = table
+        self.catalog.create_table(
+            TableDef(
+                Oid(oid),
+                "public",
+                name,
+                Oid(10),
+                (),
+                (),
+                table.location,
+                parameters=tuple(parameters.items()),
+            )
+        )
+        if filled:
+            rel = SubscriptionRel(
+                SUBID, Oid(oid), "public", name, SyncState.READY, Lsn(0), oid
+            )
+            self.catalog.add_rels([rel])
+        return table
+
+    def publish(self, lsn: int, versions: dict[MirroredTable, int]) -> None:
+        oids = {table.location: table.oid for table in self.catalog.tables()}
+        self.catalog.publish(
+            SUBID, Lsn(lsn), {oids[table.location]: v for table, v in versions.items()}
+        )
+
+    def __getattr__(self, name: str) -> Any:
+        """Answer as the port of the table that is asked for."""
+
+        def answer(asked: Any, *given: Any) -> Any:
+            location = asked if isinstance(asked, str) else asked.location
+            return getattr(self.stored[location], name)(asked, *given)
+
+        if name in ("state", "state_at", "actions", "plainly_read"):
+            return answer
+        raise AttributeError(name)
+
+
+def ids(table: MirroredTable) -> list[int] | None:
+    if not (table.root / "_iceberg").exists():
+        return None
+    read = StaticTable.from_metadata(f"{table.location}/_iceberg")
+    return sorted(read.scan().to_arrow()["id"].to_pylist())
+
+
+def test_a_parameter_decides_before_the_subscription(tmp_path: Path) -> None:
+    world = World(tmp_path, "iceberg")
+    by_source, not_this, local, own = (
+        world.table(1),
+        world.table(2, iceberg="false"),
+        world.table(3, filled=False),
+        world.table(4, filled=False, iceberg="true"),
+    )
+    world.worker.round()
+    assert [ids(one) for one in (by_source, not_this, local, own)] == [
+        [1],
+        None,
+        None,
+        [4],
+    ]
+
+
+def test_the_published_version_is_shown(tmp_path: Path) -> None:
+    world = World(tmp_path, "iceberg")
+    table = world.table(1)
+    world.publish(100, {table: 1})
+    table.append({"id": [2], "name": ["b"]})
+    world.worker.round()
+    assert ids(table) == [1]
+    (wanted,) = wanted_mirrors(world.catalog)
+    assert (wanted.version, wanted.lsn) == (1, Lsn(100))
+    world.publish(200, {table: 2})
+    world.worker.round()
+    assert ids(table) == [1, 2]
+
+
+def test_a_table_that_cannot_be_mirrored_holds_up_no_other(tmp_path: Path) -> None:
+    world = World(tmp_path, "iceberg")
+    bad, good = world.table(1), world.table(2)
+    bad.define((("a", "variant"),))
+    world.worker.round()
+    assert (ids(bad), ids(good)) == (None, [2])
+    bad.define(COLUMNS)
+    world.worker.round()
+    assert ids(bad) == [1]
+
+
+def test_a_mirror_that_nobody_wants_any_more_goes(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    table = world.table(1, iceberg="true")
+    world.worker.round()
+    assert world.mirrors.oldest_version(table.location) == 1
+    world.catalog.set_parameters(Oid(1), {"iceberg": "false"})
+    world.worker.trim(set())
+    assert world.mirrors.oldest_version(table.location) is None
+    assert not list((table.root / "_iceberg" / "metadata").iterdir())
+    world.catalog.set_parameters(Oid(1), {"iceberg": "true"})
+    world.worker.round()
+    world.worker.reload(world.settings)
+    world.worker.round()
+    assert ids(table) == [1]
+
+
+def test_a_dropped_table_is_left(tmp_path: Path) -> None:
+    world = World(tmp_path, "iceberg")
+    table = world.table(1)
+    world.worker.start()
+    world.worker.leave(table.location)
+    world.worker.stop()
+    table.root.rename(tmp_path / "gone")
+    world.worker.round()
+    assert not table.root.exists()
