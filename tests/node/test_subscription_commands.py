@@ -76,26 +76,6 @@ def test_options_that_are_honoured_are_accepted_and_shown(
     ]
 
 
-@pytest.mark.parametrize(
-    ("option", "name"),
-    [
-        ("table_format = 'iceberg'", "table_format"),
-    ],
-)
-def test_options_of_a_later_version_are_refused_by_name_and_leave_nothing(
-    pg18: Database, node: Node, option: str, name: str
-) -> None:
-    create = (
-        f"create subscription o2 connection {quote_literal(pg18.conninfo())}"
-        f" publication o2 with ({option})"
-    )
-    error = refused(node, create)
-    assert error.sqlstate == "0A000"
-    assert name in error.message
-    assert node.sql("select 1 from pg_subscription where subname = 'o2'") == []
-    assert pg18.psql(SLOTS) == ""
-
-
 def test_without_copy_only_later_changes_arrive_and_without_tables_none_is_made(
     pg18: Database, node: Node, subscribe: Subscribe
 ) -> None:

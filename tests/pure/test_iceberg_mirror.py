@@ -354,6 +354,22 @@ def test_a_table_without_a_form_in_iceberg_is_refused(
     assert not (table.root / "_iceberg").exists()
 
 
+def test_a_storage_without_a_store_is_refused(table: MirroredTable) -> None:
+    with pytest.raises(FeatureNotSupportedError) as raised:
+        mirror_of(table).mirror("hdfs://host/t", 0, None)
+    assert raised.value.hint == "Mirrors are in directories and in object stores."
+    assert mirror_of(table).oldest_version("hdfs://host/t") is None
+
+
+def test_a_mirror_is_removed(table: MirroredTable) -> None:
+    mirror = mirror_of(table)
+    assert not mirror.remove(table.location)
+    mirror.mirror(table.location, table.version, None)
+    assert mirror.remove(table.location)
+    assert mirror.oldest_version(table.location) is None
+    assert mirror.mirror(table.location, table.version, None).number == 1
+
+
 def test_a_compaction_is_a_replacement(table: MirroredTable) -> None:
     table.append(rows([1]))
     table.append(rows([2]))

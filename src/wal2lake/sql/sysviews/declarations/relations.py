@@ -68,7 +68,7 @@ coercions
 subscription_options
     subid oid, subname name, create_tables bool, type_mappings text, value_policies text,
     schema_changes text, conflict_resolution text, auto_refresh bool, history name,
-    delete_mode text
+    delete_mode text, table_format text
 conflicts
     subid oid, subname name, noted_at timestamptz, schemaname name, tablename name,
     conflict_type text, resolution text, key text, commit_lsn pg_lsn, xid xid, origin text,

@@ -271,6 +271,7 @@ def subscription_options(state: Replication) -> Iterator[Row]:
             "auto_refresh": sub.auto_refresh,
             "history": sub.history or None,
             "delete_mode": sub.options.get("delete_mode", "hard"),
+            "table_format": sub.options.get("table_format", "delta"),
         }
 
 
