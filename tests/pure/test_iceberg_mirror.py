@@ -274,6 +274,17 @@ def test_a_table_made_anew_has_a_new_mirror(table: MirroredTable) -> None:
     assert shown(table) == Counter({(2, "n2"): 1})
 
 
+def test_a_table_that_was_moved_has_a_new_mirror(
+    table: MirroredTable, tmp_path: Path
+) -> None:
+    table.append(rows([1, 2]))
+    mirror_of(table).mirror(table.location, table.version, None)
+    table.root = table.root.rename(tmp_path / "moved")
+    table.location = str(table.root)
+    assert mirror_of(table).mirror(table.location, table.version, None).anew
+    assert shown(table) == Counter({(1, "n1"): 1, (2, "n2"): 1})
+
+
 def test_another_format_version_begins_anew(table: MirroredTable) -> None:
     table.append(rows([1, 2]))
     table.delete({file_of(table): [0]})

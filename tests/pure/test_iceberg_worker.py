@@ -144,8 +144,6 @@ def test_a_mirror_that_nobody_wants_any_more_goes(tmp_path: Path) -> None:
     assert not list((table.root / "_iceberg" / "metadata").iterdir())
     world.catalog.set_parameters(Oid(1), {"iceberg": "true"})
     world.worker.round()
-    world.worker.reload(world.settings)
-    world.worker.round()
     assert ids(table) == [1]
 
 

@@ -11,7 +11,8 @@ Before the commit a crash leaves files that nothing names. After it the mirror's
 in the snapshot, is at the version; the next call repairs the hint and goes on from there. So a
 version is never lost and never shown twice. Two writers exclude each other by put-if-absent.
 
-The mirror begins anew, with another UUID, if the table was dropped and created again, if its
+The mirror begins anew, with another UUID, if the table was dropped and created again, if it is
+somewhere else now (a warehouse that was moved; paths in the metadata are absolute), if its
 partition columns change, if the format version changes, or if a column's id or type does not go
 on (``columns``). Its earlier snapshots then go at once.
 
@@ -176,11 +177,12 @@ class IcebergMirror:
                 and cursor.table_id == target.table_id
                 and cursor.version >= version
                 and known.stored.metadata["format-version"] == options.format_version
+                and not _was_moved(place, known.stored.metadata)
             ):
                 if place.hinted() != known.stored.number:
                     place.hint(known.stored.number)
                 return Mirrored(cursor, known.stored.number, already_done=True)
-        following = self._following(location, known, state, options)
+        following = self._following(location, place, known, state, options)
         anew = following is None
         if following is None:
             following = self._first(location, place, state, options)
@@ -194,7 +196,7 @@ class IcebergMirror:
         own files that are not needed; return how many files went."""
         place = _place(location)
         known = self._current(location, place)
-        if known is None:
+        if known is None or _was_moved(place, known.stored.metadata):
             return 0
         stored = known.stored
         metadata = without_old(stored.metadata, oldest_ms, oldest)
@@ -256,6 +258,7 @@ class IcebergMirror:
     def _following(
         self,
         location: str,
+        place: MirrorPlace,
         known: _Known | None,
         state: TableState,
         options: MirrorOptions,
@@ -269,6 +272,7 @@ class IcebergMirror:
             cursor is None
             or cursor.table_id != state.table_id
             or metadata["format-version"] != options.format_version
+            or _was_moved(place, metadata)
         ):
             return None
         columns = columns_of(
@@ -420,7 +424,7 @@ def _root(location: str) -> str:
 
 def _read(place: MirrorPlace, stored: StoredMetadata) -> _Known:
     snapshot = current_snapshot(stored.metadata)
-    if snapshot is None:
+    if snapshot is None or _was_moved(place, stored.metadata):
         return _Known(stored)
     data: list[StoredManifest] = []
     deletes: list[StoredManifest] = []
@@ -428,6 +432,11 @@ def _read(place: MirrorPlace, stored: StoredMetadata) -> _Known:
         manifest = read_manifest(record, place.read(record["manifest_path"]))
         (deletes if record["content"] else data).append(manifest)
     return _Known(stored, tuple(data), tuple(deletes), _paths(data))
+
+
+def _was_moved(place: MirrorPlace, metadata: Json) -> bool:
+    """Whether the table's files are elsewhere now, so that all paths in the mirror are wrong."""
+    return bool(metadata["location"] != place.location)
 
 
 def _paths(manifests: Sequence[StoredManifest]) -> frozenset[str]:

@@ -71,6 +71,7 @@ class MirrorWorker:
                 self._changed.wait_for(lambda: self._running != location)
             finally:
                 self._left.remove(location)
+        self._shown.pop(location, None)
 
     def round(self) -> None:
         """Mirror each table once."""
@@ -96,6 +97,7 @@ class MirrorWorker:
                     if place.location in mirrored:
                         self._mirrors.trim(place.location, oldest_ms)
                     elif self._mirrors.remove(place.location):
+                        self._shown.pop(place.location, None)
                         self._log.info("mirror removed", table=place.shown)
                 except Exception as error:
                     self._say(place.location, "a mirror could not be trimmed", error)
