@@ -465,7 +465,9 @@ def test_a_look_up_under_way_is_waited_for(node: FakeNode) -> None:
     assert node.snapshots.held(node.place.location, (TABLE,), 1.0) == set()
 
 
-@pytest.mark.parametrize("holder", ["branch", "compaction", "local commit", "slot"])
+@pytest.mark.parametrize(
+    "holder", ["branch", "compaction", "local commit", "mirror", "slot"]
+)
 def test_a_version_that_is_held_stays_readable(node: FakeNode, holder: str) -> None:
     ten_versions(node)
     node.age(30)
@@ -475,6 +477,8 @@ def test_a_version_that_is_held_stays_readable(node: FakeNode, holder: str) -> N
         node.compacted = ([4], set())
     elif holder == "local commit":
         node.catalog.begin_local_commit([change(node, 4, [])])
+    elif holder == "mirror":
+        node.mirrored = 4
     else:
         with_slot(node, {int(TABLE): 4})
     assert node.vacuum().oldest == 4
