@@ -28,7 +28,7 @@ from tests.fakes.storeproxy import StoreProxy
 from wal2lake.errors import FeatureNotSupportedError, StorageError
 from wal2lake.lake import CommitConflict
 from wal2lake.lake.iceberg import IcebergMirror, MirrorOptions, manifests
-from wal2lake.lake.iceberg.mirror import MirrorPlace
+from wal2lake.lake.iceberg.place import MirrorPlace
 from wal2lake.lake.store import LocalStore
 from wal2lake.lake.tablefiles import Replaced, add_action
 
@@ -62,10 +62,11 @@ def stored(table: MirroredTable, version: int | None = None) -> Rows:
 
 def versions(table: MirroredTable) -> dict[int, int]:
     """Return the snapshots by the version that each shows."""
-    return {
-        int((one.summary or {})["wal2lake.delta_version"] or 0): one.snapshot_id
-        for one in iceberg(table).metadata.snapshots
-    }
+    found = {}
+    for one in iceberg(table).metadata.snapshots:
+        assert one.summary is not None
+        found[int(one.summary["wal2lake.delta_version"] or 0)] = one.snapshot_id
+    return found
 
 
 def rows(ids: list[int]) -> dict[str, list[Any]]:

@@ -37,7 +37,7 @@ class World:
         self.stored: dict[str, MirroredTable] = {}
         self.tables = self
         self.settings: Any = SimpleNamespace(iceberg=IcebergSettings())
-        self.mirrors = IcebergMirror(self, now_ms)  # type: ignore[arg-type]
+        self.mirrors = IcebergMirror(self, now_ms)
         self.worker = MirrorWorker(self)  # type: ignore[arg-type]
 
     def table(
