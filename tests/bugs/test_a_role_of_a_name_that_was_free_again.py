@@ -36,6 +36,7 @@ def test_it_is_not_that_role(tmp_path: Path) -> None:
         branches=unused,
         keys=unused,
         compactor=unused,
+        mirrors=unused,
         changed=lambda: None,
     )
     system: Any = SimpleNamespace(cancel=lambda pid: None)

@@ -117,6 +117,7 @@ def new_backend(catalog: Catalog, queries: FakeQueries, directory: Path) -> Lake
         branches=unused,
         keys=unused,
         compactor=unused,
+        mirrors=unused,
         changed=lambda: None,
     )
     system: Any = SimpleNamespace(cancel=lambda pid: None)

@@ -89,6 +89,7 @@ class World:
             branches=unused,
             keys=unused,
             compactor=unused,
+            mirrors=unused,
             changed=lambda: self.told.append("changed"),
         )
         for oid in (KEPT, GONE):

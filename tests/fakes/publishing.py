@@ -162,6 +162,7 @@ class PublishingNode:
             branches=unused,
             keys=unused,
             compactor=unused,
+            mirrors=unused,
             changed=lambda: None,
         )
         self.views = SystemCatalog(ViewSource(self.catalog, settings, _NothingRuns()))
