@@ -1,0 +1,202 @@
+"""Compares a table with its copy: digests of blocks, then the rows of blocks that differ.
+
+Comes in: two sides at one state. Goes out: a ``Comparison``: the number of rows of each kind of
+difference, and the keys and columns of the first of them. Called by ``proof`` and the commands.
+
+    1. digests of all blocks        a line for each block; equal in the common case, and all is done
+    2. hashes of rows               of differing blocks, some blocks at a time
+    3. values of rows               of the first few differing keys, to name their columns
+
+A row with another hash is *changed* if both sides have its key, else *missing* (in the copy) or
+*extra*. Without a key there are only missing and extra rows. Rows are counted as often as they are
+there: a row that is there twice is extra once.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+import numpy as np
+
+from wal2lake.verify.rowhashes import Hashes, RowHashes
+from wal2lake.verify.sides import RowValues, Side
+
+MOST_BLOCKS: Final = 64
+"""Differing blocks whose rows are looked at: about a million rows. With more, whole parts of the
+table differ, and a list of rows helps nobody."""
+
+_BLOCKS_AT_ONCE: Final = 16
+"""Blocks whose hashes are in memory at once: 256,000 rows, whose answer takes some 100 MB."""
+
+MOST_NAMED: Final = 20
+"""Rows that are named, with their key and columns."""
+
+
+class DifferenceKind(Enum):
+    """What is wrong with a row."""
+
+    CHANGED = "changed"
+    """Both sides have the key, with different values."""
+    MISSING = "missing"
+    """The copy lacks the row."""
+    EXTRA = "extra"
+    """The copy has a row that the source lacks."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowDifference:
+    """One row that differs."""
+
+    kind: DifferenceKind
+    key: tuple[tuple[str, str | None], ...]
+    """Names and values, as text, of the key's columns; without a key, of all columns."""
+    columns: tuple[str, ...] = ()
+    """Columns with different values, if the row is changed."""
+
+    def __str__(self) -> str:
+        """Return the difference in one line."""
+        key = ", ".join(
+            f"{name}={'null' if value is None else _short(value)}"
+            for name, value in self.key
+        )
+        columns = f": {', '.join(self.columns)}" if self.columns else ""
+        return f"{self.kind.value} ({key}){columns}"
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The result for one table."""
+
+    blocks: int
+    rows: int
+    """Number of rows of the source."""
+    copy_rows: int
+    differing_blocks: int = 0
+    counts: tuple[tuple[DifferenceKind, int], ...] = ()
+    """Number of differing rows by kind, in the blocks that were looked at."""
+    looked_at: int = 0
+    """Number of differing blocks whose rows were looked at."""
+    named: tuple[RowDifference, ...] = ()
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether all blocks are equal."""
+        return self.differing_blocks == 0
+
+    @property
+    def differing_rows(self) -> int:
+        """Number of differing rows in the blocks that were looked at."""
+        return sum(count for _, count in self.counts)
+
+
+def compare(
+    source: Side, copy: Side, columns: Sequence[str], key: Sequence[int]
+) -> Comparison:
+    """Compare two sides. The copy chooses the blocks."""
+    division = copy.divide()
+    theirs, ours = source.digests(division), copy.digests(division)
+    differing = ours.differing(theirs)
+    result = Comparison(division.blocks, theirs.rows, ours.rows, len(differing))
+    if result.is_equal:
+        return result
+    looked_at = differing[:MOST_BLOCKS]
+    found: list[_Found] = []
+    for first in range(0, len(looked_at), _BLOCKS_AT_ONCE):
+        blocks = looked_at[first : first + _BLOCKS_AT_ONCE]
+        found += _found(
+            source.hashes(division, blocks), copy.hashes(division, blocks), bool(key)
+        )
+    counts = Counter[DifferenceKind]()
+    for each in found:
+        counts[each.kind] += each.times
+    named = _named(source, copy, found[:MOST_NAMED], columns, key)
+    return Comparison(
+        division.blocks,
+        theirs.rows,
+        ours.rows,
+        len(differing),
+        tuple((kind, counts[kind]) for kind in DifferenceKind if counts[kind]),
+        len(looked_at),
+        tuple(named),
+    )
+
+
+# ---- differing rows ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    kind: DifferenceKind
+    key: int
+    times: int = 1
+
+
+def _found(source: RowHashes, copy: RowHashes, has_key: bool) -> list[_Found]:
+    theirs, ours = _counted(source), _counted(copy)
+    missing: defaultdict[int, int] = defaultdict(int)
+    extra: defaultdict[int, int] = defaultdict(int)
+    for row, times in (theirs - ours).items():
+        missing[row[0]] += times
+    for row, times in (ours - theirs).items():
+        extra[row[0]] += times
+    found: list[_Found] = []
+    for key in sorted(missing.keys() | extra.keys()):
+        changed = min(missing[key], extra[key]) if has_key else 0
+        for kind, times in (
+            (DifferenceKind.CHANGED, changed),
+            (DifferenceKind.MISSING, missing[key] - changed),
+            (DifferenceKind.EXTRA, extra[key] - changed),
+        ):
+            if times:
+                found.append(_Found(kind, key, times))
+    return found
+
+
+def _counted(hashes: RowHashes) -> Counter[tuple[int, int, int]]:
+    return Counter(
+        zip(
+            hashes.key.tolist(),
+            hashes.first.tolist(),
+            hashes.second.tolist(),
+            strict=True,
+        )
+    )
+
+
+def _named(
+    source: Side,
+    copy: Side,
+    found: Sequence[_Found],
+    columns: Sequence[str],
+    key: Sequence[int],
+) -> Iterator[RowDifference]:
+    keys: Hashes = np.array(sorted({each.key for each in found}), np.uint64)
+    theirs, ours = _by_key(source.values(keys)), _by_key(copy.values(keys))
+    for each in found:
+        there, here = theirs[each.key], ours[each.key]
+        rows = here if each.kind is DifferenceKind.EXTRA else there
+        if not rows:
+            # The sides stand still, so a row that was hashed can be read.
+            continue
+        texts = rows[0].texts
+        shown = tuple((columns[i], texts[i]) for i in key or range(len(columns)))
+        differing: tuple[str, ...] = ()
+        if each.kind is DifferenceKind.CHANGED and here:
+            pairs = zip(columns, texts, here[0].texts, strict=True)
+            differing = tuple(name for name, a, b in pairs if a != b)
+        yield RowDifference(each.kind, shown, differing)
+
+
+def _by_key(rows: Sequence[RowValues]) -> defaultdict[int, list[RowValues]]:
+    by_key: defaultdict[int, list[RowValues]] = defaultdict(list)
+    for row in rows:
+        by_key[row.key_hash].append(row)
+    return by_key
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 40 else text[:37] + "..."

@@ -1,0 +1,216 @@
+"""The two kinds of side of a comparison: a server that hashes, and a version of a lake table.
+
+Comes in: a session in a transaction with a snapshot, or the files of a version. Goes out: digests,
+hashes and values of rows, by the same division. Called by ``compare``.
+
+Neither side keeps rows: a server sends one line for each block, and the lake's files are read batch
+by batch. Hashes of rows are asked for differing blocks only.
+
+Hashes are unsigned here and signed in SQL.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from wal2lake.lake.plain import PlainRead
+from wal2lake.pg import Session
+from wal2lake.pgtypes import arrow_to_text
+from wal2lake.verify.digests import BlockDigests
+from wal2lake.verify.division import (
+    SAMPLE_STEP,
+    Division,
+    divided_by_hash,
+    divided_by_order,
+    is_ordered,
+)
+from wal2lake.verify.forms import ColumnForm, NotComparable, ValueForm
+from wal2lake.verify.rowhashes import Hashes, RowHashes, hash_rows, united
+from wal2lake.verify.statements import PROBE, TableStatements
+
+Progress = Callable[[int], None]
+"""Is told the number of rows that have been read since; raises if the comparison shall end."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowValues:
+    """One row that differs, as text."""
+
+    key_hash: int
+    first: int
+    """The row's first hash."""
+    texts: tuple[str | None, ...]
+
+
+class Side(Protocol):
+    """One side of a comparison."""
+
+    def divide(self) -> Division:
+        """Choose the blocks by this side's rows."""
+        ...
+
+    def digests(self, division: Division) -> BlockDigests:
+        """Return the digest of each block."""
+        ...
+
+    def hashes(self, division: Division, blocks: NDArray[np.int64]) -> RowHashes:
+        """Return the hashes of the rows of some blocks."""
+        ...
+
+    def values(self, keys: Hashes) -> list[RowValues]:
+        """Return the rows that have these key hashes."""
+        ...
+
+
+# ---- a server ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSide:
+    """A table of a server, as a session's transaction sees it."""
+
+    session: Session
+    statements: TableStatements
+
+    def divide(self) -> Division:
+        """Choose the blocks by this side's rows."""
+        statements = self.statements
+        if not is_ordered(statements.forms, statements.key):
+            count = self.session.value(statements.count())
+            return divided_by_hash(int(str(count)))
+        rows = self.session.query(statements.sample(SAMPLE_STEP), patient=True)
+        sample = np.array([int(str(row[0])) for row in rows], np.int64)
+        return divided_by_order(statements.key[0], sample, SAMPLE_STEP)
+
+    def digests(self, division: Division) -> BlockDigests:
+        """Return the digest of each block, computed by the server in one aggregate."""
+        rows = self.session.query(self.statements.digests(division), patient=True)
+        return BlockDigests.answered(division.blocks, rows)
+
+    def hashes(self, division: Division, blocks: NDArray[np.int64]) -> RowHashes:
+        """Return the hashes of the rows of some blocks."""
+        statement = self.statements.hashes(division, blocks.tolist())
+        rows = self.session.query(statement, patient=True)
+        numbers = np.array([[int(str(n)) for n in row] for row in rows], np.int64)
+        key, first, second = numbers.reshape(-1, 3).T.copy().view(np.uint64)
+        return RowHashes(key, first, second)
+
+    def values(self, keys: Hashes) -> list[RowValues]:
+        """Return the rows that have these key hashes."""
+        statement = self.statements.values(keys.view(np.int64).tolist())
+        return [
+            RowValues(_unsigned(row[0]), _unsigned(row[1]), row[2:])
+            for row in self.session.query(statement, patient=True)
+        ]
+
+
+def _unsigned(text: str | None) -> int:
+    return int(str(text)) % (1 << 64)
+
+
+def check_hashes(session: Session) -> None:
+    """Raise NotComparable if the server hashes differently than this node does."""
+    columns = [pa.array([1], pa.int64()), pa.array(["wal2lake"])]
+    forms = [ColumnForm(form, form.oid) for form in (ValueForm.INTEGER, ValueForm.TEXT)]
+    expected = int(hash_rows(columns, forms, ()).first[0])
+    if _unsigned(session.value(PROBE)) != expected:
+        raise NotComparable(
+            "the server's hash functions are not those of PostgreSQL 14 to 18 on a"
+            " little-endian machine"
+        )
+
+
+# ---- the lake ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class LakeSide:
+    """A version of a lake table."""
+
+    read: PlainRead
+    """The version with the compared columns, in their order."""
+    key_read: PlainRead | None
+    """The same version with the first column of the key, if blocks are ranges of its values."""
+    forms: tuple[ColumnForm, ...]
+    key: tuple[int, ...]
+    told: Progress
+
+    def divide(self) -> Division:
+        """Choose the blocks by this side's rows."""
+        if self.key_read is None:
+            rows = self.read.rows
+            if rows is None:
+                rows = sum(len(columns[0]) for columns in self._batches())
+            return divided_by_hash(rows)
+        sample: list[NDArray[np.int64]] = []
+        skipped = 0
+        with self.key_read.batches() as batches:
+            for batch in batches:
+                self.told(0)
+                column = batch.column(0).cast(pa.int64()).drop_null()
+                values = column.to_numpy(zero_copy_only=False)
+                sample.append(values[SAMPLE_STEP - 1 - skipped :: SAMPLE_STEP])
+                skipped = (skipped + len(values)) % SAMPLE_STEP
+        chosen = np.concatenate(sample) if sample else np.zeros(0, np.int64)
+        return divided_by_order(self.key[0], chosen, SAMPLE_STEP)
+
+    def digests(self, division: Division) -> BlockDigests:
+        """Return the digest of each block."""
+        digests = BlockDigests.empty(division.blocks)
+        for columns in self._batches():
+            hashes = hash_rows(columns, self.forms, self.key)
+            digests.add(division.of(columns, hashes), hashes)
+        return digests
+
+    def hashes(self, division: Division, blocks: NDArray[np.int64]) -> RowHashes:
+        """Return the hashes of the rows of some blocks."""
+        parts: list[RowHashes] = []
+        for columns in self._batches():
+            hashes = hash_rows(columns, self.forms, self.key)
+            chosen = np.isin(division.of(columns, hashes), blocks)
+            parts.append(hashes.chosen(chosen))
+        return united(parts)
+
+    def values(self, keys: Hashes) -> list[RowValues]:
+        """Return the rows that have these key hashes."""
+        found: list[RowValues] = []
+        for columns in self._batches():
+            hashes = hash_rows(columns, self.forms, self.key)
+            rows = np.flatnonzero(np.isin(hashes.key, keys))
+            if not len(rows):
+                continue
+            taken = pa.array(rows)
+            texts = [
+                _texts(column.take(taken), form)
+                for column, form in zip(columns, self.forms, strict=True)
+            ]
+            chosen = hashes.chosen(rows)
+            found += [
+                RowValues(int(key), int(first), row)
+                for key, first, row in zip(
+                    chosen.key, chosen.first, zip(*texts, strict=True), strict=True
+                )
+            ]
+        return found
+
+    def _batches(self) -> Iterator[Sequence[pa.Array]]:
+        with self.read.batches() as batches:
+            for batch in batches:
+                self.told(len(batch))
+                if len(batch):
+                    yield batch.columns
+
+
+def _texts(column: pa.Array, form: ColumnForm) -> list[str | None]:
+    typmod = -1 if form.digits is not None else form.typmod
+    oid = form.type_oid if form.value.width is None else form.value.oid
+    if form.value is ValueForm.FLOAT:
+        column = column.cast(pa.float64())
+    texts = arrow_to_text(column, oid, typmod)
+    return [None if text is None else text.decode("utf-8", "replace") for text in texts]

@@ -1,0 +1,133 @@
+"""The statements that a server is asked: digests of blocks, hashes and values of rows.
+
+Comes in: what to read (a relation with its row filter), columns, forms, the key. Goes out: SQL.
+Called by ``serverside``. Needs neither an extension nor a privilege beyond SELECT.
+
+    image     record_send(ROW(...)) of the columns' forms
+    hash      hash_record_extended(ROW(image), seed): the extended hash of a record of one column,
+              which is the hash of that column. bytea has no hash function that SQL can call before
+              PostgreSQL 18, but its operator class has one since 11.
+
+OFFSET 0 keeps the planner from evaluating the image once for each use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from wal2lake.pg.quoting import quote_ident
+from wal2lake.verify.division import Division
+from wal2lake.verify.forms import ColumnForm
+from wal2lake.verify.rowhashes import FIRST_SEED, KEY_SEED, SECOND_SEED
+
+PROBE: Final = (
+    "SELECT pg_catalog.hash_record_extended(ROW("
+    "pg_catalog.record_send(ROW(1::bigint, 'wal2lake'::text))),"
+    f" {FIRST_SEED})"
+)
+"""The hash of a known row, by which a server that hashes differently is found out."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableStatements:
+    """Builds the statements of one table."""
+
+    rows: str
+    """What follows FROM: the relation, and WHERE with its row filter."""
+    columns: tuple[str, ...]
+    forms: tuple[ColumnForm, ...]
+    key: tuple[int, ...]
+    """Positions of the key's columns; empty: no key."""
+
+    def digests(self, division: Division) -> str:
+        """Ask for each block's number, its count of rows, and the sums of both hashes."""
+        return (
+            "SELECT h.block, pg_catalog.count(*), pg_catalog.sum(h.first),"
+            f" pg_catalog.sum(h.second) FROM ({self._hashed(division)}) h GROUP BY 1"
+        )
+
+    def hashes(self, division: Division, blocks: Iterable[int]) -> str:
+        """Ask for key hash, first and second hash of the rows of these blocks."""
+        return (
+            f"SELECT h.key_hash, h.first, h.second FROM ({self._hashed(division)}) h"
+            f" WHERE h.block IN ({_numbers(blocks)})"
+        )
+
+    def values(self, keys: Iterable[int]) -> str:
+        """Ask for the key hash, the first hash, and each column's text, of the rows with these
+        key hashes (signed)."""
+        columns = ", ".join(self._expressions)
+        names = ", ".join(f"c{n}" for n in range(len(self.columns)))
+        named = f"{names}, image" + (", key_image" if self.key else "")
+        texts = ", ".join(
+            f"CASE WHEN v.c{n} IS NOT DISTINCT FROM NULL THEN NULL"
+            f" ELSE pg_catalog.concat(v.c{n}) END"
+            for n in range(len(self.columns))
+        )
+        return (
+            f"SELECT v.key_hash, v.first, {texts} FROM (SELECT {self._key_hash} AS"
+            f" key_hash, {_hash('i.image', FIRST_SEED)} AS first, {names}"
+            f" FROM (SELECT {columns}, {self._image} FROM {self.rows} OFFSET 0)"
+            f" AS i({named}) OFFSET 0) v WHERE v.key_hash IN ({_numbers(keys)})"
+        )
+
+    def sample(self, step: int) -> str:
+        """Ask for every ``step``-th value of the key's first column, in no order."""
+        column = self._expressions[self.key[0]]
+        return (
+            f"SELECT s.k FROM (SELECT {column} AS k, pg_catalog.row_number() OVER () AS n"
+            f" FROM {self.rows}) s WHERE s.n % {step} = 0"
+        )
+
+    def count(self) -> str:
+        """Ask for the number of rows."""
+        return f"SELECT pg_catalog.count(*) FROM {self.rows}"
+
+    @property
+    def _expressions(self) -> list[str]:
+        return [
+            form.expression(quote_ident(name))
+            for name, form in zip(self.columns, self.forms, strict=True)
+        ]
+
+    @property
+    def _image(self) -> str:
+        expressions = self._expressions
+        images = [_sent(expressions)]
+        if self.key:
+            images.append(_sent([expressions[i] for i in self.key]))
+        return ", ".join(images)
+
+    @property
+    def _key_hash(self) -> str:
+        if self.key:
+            return _hash("i.key_image", KEY_SEED)
+        return _hash("i.image", FIRST_SEED)
+
+    def _hashed(self, division: Division) -> str:
+        """Select block, key hash and both hashes of each row."""
+        named = "bound, image" + (", key_image" if self.key else "")
+        bound = "NULL::bigint"
+        if division.bounds is not None:
+            bound = self._expressions[division.column]
+        inner = f"SELECT {bound}, {self._image} FROM {self.rows} OFFSET 0"
+        return (
+            f"SELECT {division.expression('i.bound', self._key_hash)} AS block,"
+            f" {self._key_hash} AS key_hash, {_hash('i.image', FIRST_SEED)} AS first,"
+            f" {_hash('i.image', SECOND_SEED)} AS second"
+            f" FROM ({inner}) AS i({named})"
+        )
+
+
+def _sent(expressions: Sequence[str]) -> str:
+    return f"pg_catalog.record_send(ROW({', '.join(expressions)}))"
+
+
+def _hash(image: str, seed: int) -> str:
+    return f"pg_catalog.hash_record_extended(ROW({image}), {seed})"
+
+
+def _numbers(numbers: Iterable[int]) -> str:
+    return ", ".join(map(str, numbers)) or "NULL"
