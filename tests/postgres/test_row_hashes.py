@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 
 from wal2lake.pg import Session, connect
 from wal2lake.pg.quoting import quote_literal
-from wal2lake.pgtypes import mapping_for, text_to_arrow, type_by_name
+from wal2lake.pgtypes import mapping_for, text_to_arrow
 from wal2lake.testing.postgres import PostgresServer
+from wal2lake.verify.digests import BlockDigests
 from wal2lake.verify.division import divided_by_hash, divided_by_order
 from wal2lake.verify.forms import form_of
 from wal2lake.verify.lookup3 import hash_bytes
@@ -31,7 +32,17 @@ UGLY: dict[str, list[str | None]] = {
     "bigint": ["0", "1", "4294967296", "-9223372036854775808", "9223372036854775807"],
     "real": ["0", "-0", "1.1", "3.4e38", "1e-45", "NaN", "Infinity", "-Infinity"],
     "double precision": ["0", "-0", "0.1", "1e308", "5e-324", "NaN", "-Infinity", None],
-    "numeric": ["0", "-0", "1.0", "1.00", "-1", "NaN", "Infinity", "1e100", "0.0000001"],
+    "numeric": [
+        "0",
+        "-0",
+        "1.0",
+        "1.00",
+        "-1",
+        "NaN",
+        "Infinity",
+        "1e100",
+        "0.0000001",
+    ],
     "date": ["2000-01-01", "0001-01-01", "1582-10-04", "infinity", "-infinity", None],
     "timestamp": ["2000-01-01 00:00:00.000001", "1969-12-31 23:59:59", "infinity"],
     "timestamptz": ["2000-01-01 00:00:00+02", "-infinity", "2038-01-19 03:14:08+00"],
@@ -47,7 +58,6 @@ UGLY: dict[str, list[str | None]] = {
     "name": ["n"],
     "json": ['{"b": 1,  "a":2}', "null", None],
     "jsonb": ['{"b": 1,  "a":2}', None],
-    "xml": ["<a>&lt;</a>", None],
     "inet": ["10.0.0.1", "10.0.0.0/8", "::1", None],
     "cidr": ["10.0.0.0/8", None],
     "macaddr": ["08:00:2b:01:02:03"],
@@ -93,7 +103,9 @@ def stored(session: Session, type_name: str, texts: list[str | None]) -> Any:
     return converted.array, oid, typmod
 
 
-def a_table(session: Session, type_name: str, values: list[str | None]) -> list[str | None]:
+def a_table(
+    session: Session, type_name: str, values: list[str | None]
+) -> list[str | None]:
     """Make a table with these values; their text as the server sends it."""
     session.query("DROP TABLE IF EXISTS public.typed")
     session.query(f"CREATE TABLE public.typed (n integer, v {type_name})")
@@ -156,8 +168,7 @@ def test_bytes_of_any_length_have_the_hash_of_the_server(
             st.integers(-(2**63), 2**63 - 1),
             st.none() | st.floats(),
             st.none() | st.text(st.characters(exclude_characters="\0", codec="utf-8")),
-            st.none()
-            | st.datetimes(dt.datetime(1, 1, 1), dt.datetime(9999, 12, 31)),
+            st.none() | st.datetimes(dt.datetime(1, 1, 1), dt.datetime(9999, 12, 31)),
             st.none()
             | st.decimals(-(10**9), 10**9, places=3).map(
                 lambda n: n.quantize(Decimal("0.001"))
@@ -186,16 +197,12 @@ def test_blocks_of_any_rows_have_the_digests_of_the_server(
         pa.timestamp("us"),
         pa.decimal128(15, 3),
     ]
-    columns = [
-        pa.array([row[i] for row in rows], kind) for i, kind in enumerate(types)
-    ]
+    columns = [pa.array([row[i] for row in rows], kind) for i, kind in enumerate(types)]
     oids = (20, 701, 25, 1114, 1700)
     forms = tuple(form_of(kind, oid) for kind, oid in zip(types, oids, strict=True))
     division = divided_by_hash(60_000)
     if by_order:
         division = divided_by_order(0, columns[0].to_numpy(), 8_000)
-    from wal2lake.verify.digests import BlockDigests
-
     names = ("k", "f", "t", "m", "d")
     statements = TableStatements("public.mixed", names, forms, (0,))
     theirs = ServerSide(session, statements).digests(division)

@@ -18,12 +18,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from wal2lake.apply.schema.follow import TableAlteration
+from wal2lake.apply.step.statemarks import StateMark
 from wal2lake.apply.worker import ApplyWorker
 from wal2lake.catalog import Catalog, ProgressFile
 from wal2lake.lake import TablePort
 from wal2lake.lake.batch import BatchPort
 from wal2lake.lake.staging import NO_DEFAULTS, ColumnDefaults
-from wal2lake.model import Oid
+from wal2lake.model import Lsn, Oid
 from wal2lake.observe import OrderedLock, get_logger
 from wal2lake.observe.telemetry import Telemetry
 from wal2lake.settings import Settings
@@ -94,6 +95,23 @@ class ApplyLauncher:
             self._settings = settings
             for entry in self._running.values():
                 entry.worker.reload(settings)
+
+    def mark(self, subid: Oid, lsn: Lsn) -> StateMark | None:
+        """Have the worker publish exactly the state of ``lsn``. None: no worker runs."""
+        with self._guard:
+            running = self._running.get(subid)
+        if running is None:
+            return None
+        mark = StateMark(lsn)
+        running.worker.marks.add(mark)
+        return mark
+
+    def unmark(self, subid: Oid, mark: StateMark) -> None:
+        """Forget a mark that nobody waits for any more."""
+        with self._guard:
+            running = self._running.get(subid)
+        if running is not None:
+            running.worker.marks.remove(mark)
 
     def halt(self, subid: Oid, timeout_seconds: float) -> bool:
         """End the worker of a disabled subscription. Return False on a time-out: the worker then

@@ -26,6 +26,7 @@ from typing import Final
 
 from wal2lake.apply.schema.follow import TableAlteration
 from wal2lake.apply.step.nextbatch import ApplyStep
+from wal2lake.apply.step.statemarks import StateMarks
 from wal2lake.catalog import (
     Catalog,
     ProgressFile,
@@ -116,6 +117,11 @@ class ApplyWorker:
         """Wait for the thread to end. Return False on a time-out."""
         self._thread.join(timeout_seconds)
         return not self.alive
+
+    @property
+    def marks(self) -> StateMarks:
+        """Positions whose state sessions wait for."""
+        return self._step.marks
 
     @property
     def alive(self) -> bool:

@@ -230,6 +230,26 @@ def _sql_options(sql: argparse.ArgumentParser) -> None:
     )
 
 
+def _verify_options(verify: argparse.ArgumentParser) -> None:
+    _directory(verify)
+    verify.add_argument("-U", "--username", metavar="NAME", help="connect as this role")
+    verify.add_argument(
+        "-t",
+        "--table",
+        dest="tables",
+        metavar="TABLE",
+        action="append",
+        default=[],
+        help="compare this table only, written as in SQL (may be given more than once)",
+    )
+    verify.add_argument(
+        "-s",
+        "--subscription",
+        metavar="NAME",
+        help="compare the tables of this subscription only",
+    )
+
+
 def _check_options(check: argparse.ArgumentParser) -> None:
     check.add_argument("conninfo", metavar="CONNINFO", help="libpq connection string")
     check.add_argument(
@@ -328,6 +348,10 @@ _COMMANDS: Final[
             "look at a publisher, change nothing, say what will happen",
             _check_options,
         ),
+        "verify": (
+            "prove that tables have exactly the rows of their sources",
+            _verify_options,
+        ),
         "backup": (
             "copy a node, running or stopped, as it is at one moment",
             _backup_options,
@@ -392,6 +416,11 @@ EXIT_CODES: Final[Mapping[str, Mapping[int, str]]] = MappingProxyType(
             0: "nothing stands in the way of a subscription",
             1: "there are problems, or the server could not be asked",
             2: _ARGUMENTS,
+        },
+        "verify": {
+            0: "all tables are equal to their sources",
+            1: "at least one is different",
+            2: "none is different, but not all could be compared, or the arguments are wrong",
         },
         "backup": {
             0: "the backup is complete",

@@ -40,12 +40,11 @@ class Division:
     column: int = 0
     """Position of the column that has the bounds."""
 
-    def of(
-        self, columns: Sequence[pa.Array], hashes: RowHashes
-    ) -> NDArray[np.int64]:
+    def of(self, columns: Sequence[pa.Array], hashes: RowHashes) -> NDArray[np.int64]:
         """Return the block of each row."""
         if self.bounds is None:
-            return (hashes.key & np.uint64(self.blocks - 1)).astype(np.int64)
+            numbers: NDArray[np.uint64] = hashes.key & np.uint64(self.blocks - 1)
+            return numbers.astype(np.int64)
         column = columns[self.column].cast(pa.int64())
         values = column.fill_null(_NULL).to_numpy(zero_copy_only=False)
         bounds = np.array(self.bounds, np.int64)

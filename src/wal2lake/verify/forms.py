@@ -25,7 +25,7 @@ from wal2lake.errors import FeatureNotSupportedError
 from wal2lake.pgtypes import format_type
 
 
-class NotComparable(FeatureNotSupportedError):  # noqa: N818
+class NotComparable(FeatureNotSupportedError):
     """A table whose two sides have no common form."""
 
 
@@ -93,9 +93,7 @@ class ColumnForm:
 
     @property
     def _casts_to_text(self) -> bool:
-        return (
-            self.type_oid not in _CAST_DIFFERS and self.type_oid < _FIRST_NORMAL_OID
-        )
+        return self.type_oid not in _CAST_DIFFERS and self.type_oid < _FIRST_NORMAL_OID
 
 
 def form_of(stored: pa.DataType, type_oid: int, typmod: int = -1) -> ColumnForm:

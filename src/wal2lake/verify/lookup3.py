@@ -31,14 +31,22 @@ _GROUP_ROWS: Final = 8192
 _START: Final = 0x9E3779B9 + 3923095
 """The golden ratio and PostgreSQL's own constant; the length is added."""
 
-_MIX: Final = ((0, 2, 1, 4), (1, 0, 2, 6), (2, 1, 0, 8)) + (
+_MIX: Final = (
+    (0, 2, 1, 4),
+    (1, 0, 2, 6),
+    (2, 1, 0, 8),
     (0, 2, 1, 16),
     (1, 0, 2, 19),
     (2, 1, 0, 4),
 )
 """mix(): for each (x, y, z, bits): x -= y; x ^= rot(y, bits); y += z."""
 
-_FINAL: Final = ((2, 1, 14), (0, 2, 11), (1, 0, 25), (2, 1, 16), (0, 2, 4)) + (
+_FINAL: Final = (
+    (2, 1, 14),
+    (0, 2, 11),
+    (1, 0, 25),
+    (2, 1, 16),
+    (0, 2, 4),
     (1, 0, 14),
     (2, 1, 24),
 )

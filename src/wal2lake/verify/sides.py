@@ -28,7 +28,6 @@ from wal2lake.verify.division import (
     Division,
     divided_by_hash,
     divided_by_order,
-    is_ordered,
 )
 from wal2lake.verify.forms import ColumnForm, NotComparable, ValueForm
 from wal2lake.verify.rowhashes import Hashes, RowHashes, hash_rows, united
@@ -81,7 +80,7 @@ class ServerSide:
     def divide(self) -> Division:
         """Choose the blocks by this side's rows."""
         statements = self.statements
-        if not is_ordered(statements.forms, statements.key):
+        if not statements.is_ordered:
             count = self.session.value(statements.count())
             return divided_by_hash(int(str(count)))
         rows = self.session.query(statements.sample(SAMPLE_STEP), patient=True)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from wal2lake.pg.quoting import quote_ident
-from wal2lake.verify.division import Division
+from wal2lake.verify.division import Division, is_ordered
 from wal2lake.verify.forms import ColumnForm
 from wal2lake.verify.rowhashes import FIRST_SEED, KEY_SEED, SECOND_SEED
 
@@ -80,6 +80,11 @@ class TableStatements:
             f"SELECT s.k FROM (SELECT {column} AS k, pg_catalog.row_number() OVER () AS n"
             f" FROM {self.rows}) s WHERE s.n % {step} = 0"
         )
+
+    @property
+    def is_ordered(self) -> bool:
+        """Whether blocks are ranges of the values of the key's first column."""
+        return is_ordered(self.forms, self.key)
 
     def count(self) -> str:
         """Ask for the number of rows."""

@@ -12,6 +12,9 @@ table becomes visible (f -> s -> r) with the first vector whose LSN has reached 
 comes back from a pause does the same. While tables are behind the newest vector, batches end at
 that vector at the latest and nothing is published, so readers never see an older state.
 
+A session that compares tables with their source marks a position (``statemarks``). The batch that
+would pass it ends there.
+
 Called by the worker's thread. Source: DESIGN 6 (Apply), invariants 1 and 2; worker.c.
 """
 
@@ -28,12 +31,13 @@ from wal2lake.apply.participants import Participants
 from wal2lake.apply.schema.follow import DueAlteration, SchemaFollower, TableAlteration
 from wal2lake.apply.step.applier import BatchApplier
 from wal2lake.apply.step.publishing import VectorPublisher
+from wal2lake.apply.step.statemarks import StateMarks
 from wal2lake.catalog import Catalog, ProgressFile, Subscription
 from wal2lake.changelog import LogReader
 from wal2lake.lake import TablePort
 from wal2lake.lake.batch import BatchPort
 from wal2lake.lake.staging import ColumnDefaults
-from wal2lake.model import Lsn, Oid
+from wal2lake.model import INVALID_LSN, Lsn, Oid
 from wal2lake.observe import OrderedLock, failpoint
 from wal2lake.observe.telemetry import Telemetry
 from wal2lake.settings import Settings
@@ -95,6 +99,8 @@ class ApplyStep:
             defaults,
             self.measures,
         )
+        self.marks = StateMarks()
+        """Positions whose state sessions wait for."""
         self.generation = 0
         """Generation of the subscription at the beginning of the last step."""
         self._seen_change = -1
@@ -127,7 +133,7 @@ class ApplyStep:
         # Read before the listing, which then contains every segment sealed so far.
         sealed = Lsn(self._progress.word("sealed"))
         change = self._catalog.change_counter
-        if (sealed, change) == self._idle_at:
+        if (sealed, change) == self._idle_at and not self.marks:
             return self._look_for_others()
         subscription = self._catalog.subscription(self._subid)
         if subscription is None:
@@ -148,6 +154,8 @@ class ApplyStep:
             worked = self._settle(subscription, reached)
             worked = worked or self._follow_settled(subscription, reached)
             self._idle_at = None if worked else (sealed, change)
+            if not worked:
+                self._settle_marks(reached)
             return worked
         self._idle_at = None
         limits = self.settings.apply
@@ -176,8 +184,30 @@ class ApplyStep:
         batch = divide(
             self._schemas.translated(chosen), positions=positions, end=bounds.end
         )
+        marked = self.marks.next_between(decided, bounds.end)
+        if marked is not None and not bounds.catching_up and marked > ahead:
+            bounds = bounds.below(marked)
         self._applier.apply(subscription, replace(batch, manifests=chosen), bounds)
+        self._settle_marks(INVALID_LSN)
         return True
+
+    def _settle_marks(self, reached: Lsn) -> None:
+        """Give sessions the state that they wait for. ``reached``: nothing is left to apply
+        below."""
+        if not self.marks:
+            return
+        subscription = self._catalog.subscription(self._subid)
+        if subscription is None:
+            return
+        decided = self._publisher.decided(subscription.floor)
+        if not self._tables.unseen(reached) and self._is_level(subscription.floor):
+            decided = max(decided, reached)
+        self.marks.settle(decided, lambda: self._catalog.newest_vector(self._subid))
+
+    def _is_level(self, floor: Lsn) -> bool:
+        """Whether no table is behind the published vector."""
+        decided = self._publisher.decided(floor)
+        return all(t.position(floor) >= decided for t in self._tables)
 
     def _look_for_others(self) -> bool:
         """While idle, publish commits of other writers, which do not announce them."""

@@ -1,8 +1,10 @@
-"""Statements that maintain what tables are made of: VACUUM.
+"""Statements that maintain what tables are made of, and prove it: VACUUM and VERIFY.
 
 vacuuming  which tables, whose privileges, and what the client is told
+verifying  compares tables with their sources at one LSN
 """
 
 from wal2lake.commands.maintenance.vacuuming import vacuum
+from wal2lake.commands.maintenance.verifying import FIELDS, verify
 
-__all__ = ["vacuum"]
+__all__ = ["FIELDS", "vacuum", "verify"]

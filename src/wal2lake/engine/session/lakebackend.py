@@ -32,7 +32,7 @@ from typing import Any, Final
 from wal2lake.catalog import TableDef
 from wal2lake.commands import calls, publication, roles
 from wal2lake.commands import subscription as subscriptions
-from wal2lake.commands.maintenance import vacuum
+from wal2lake.commands.maintenance import FIELDS, vacuum, verify
 from wal2lake.commands.publication.dependents import check_writable
 from wal2lake.commands.tables import altertable
 from wal2lake.commands.tables import table as tables
@@ -83,7 +83,7 @@ from wal2lake.sql.grammar import parse
 from wal2lake.sql.grammar.constraints import is_set_constraints
 from wal2lake.sql.grammar.copying import CopyOptions, CopyTo
 from wal2lake.sql.grammar.lexer import command_name
-from wal2lake.sql.grammar.maintenance import VacuumTables
+from wal2lake.sql.grammar.maintenance import VacuumTables, VerifyTables
 from wal2lake.sql.grammar.parser import ParsedStatement
 from wal2lake.sql.grammar.statements import (
     CommandKind,
@@ -226,6 +226,8 @@ class LakeBackend:
             self._commit_so_far()
         if isinstance(statement, VacuumTables):
             return Outcome(vacuum(self._node, caller, statement))
+        if isinstance(statement, VerifyTables):
+            return verify(self._node, caller, statement)
         self._refuse_in_read_only(command_name(prepared.sql))
         command = _OF_BLOCKS.get(type(statement))
         if command is not None:
@@ -379,6 +381,8 @@ class LakeBackend:
     def describe(self, prepared: _Statement) -> Sequence[FieldDescription] | None:
         """Return the result's columns without running the statement; None without a result."""
         statement = prepared.statement
+        if isinstance(statement, VerifyTables):
+            return FIELDS
         if not isinstance(statement, OtherStatement) or statement.kind not in _QUERIES:
             return None
         nulls = tuple(BoundParameter(None, oid) for oid in prepared.param_oids)

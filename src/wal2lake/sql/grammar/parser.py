@@ -2,7 +2,7 @@
 
 Comes in: one statement (from ``split_statements``). Goes out: a ``ParsedStatement``. The
 statements that a node executes from its own grammar (subscriptions, publications, schemas, tables,
-roles, COPY, VACUUM) are parsed whole. Any other statement is read only up to the words that
+roles, COPY, VACUUM, VERIFY) are parsed whole. Any other statement is read only up to the words that
 identify its command.
 
 Sources: gram.y, stmt; src/include/tcop/cmdtaglist.h for the names of commands.
@@ -23,7 +23,12 @@ from wal2lake.sql.grammar.altering.parsing import alter_table
 from wal2lake.sql.grammar.copying import CopyTo, copy
 from wal2lake.sql.grammar.cursor import TokenCursor
 from wal2lake.sql.grammar.lexer import Token, TokenKind, syntax_error, tokens
-from wal2lake.sql.grammar.maintenance import VacuumTables, vacuum_statement
+from wal2lake.sql.grammar.maintenance import (
+    VacuumTables,
+    VerifyTables,
+    vacuum_statement,
+    verify_statement,
+)
 from wal2lake.sql.grammar.publishing.parsing import (
     alter_publication,
     comment_on_publication,
@@ -53,6 +58,7 @@ ParsedStatement = (
     | PublicationStatement
     | CopyTo
     | VacuumTables
+    | VerifyTables
 )
 
 _PARSERS: Final[
@@ -76,6 +82,7 @@ _PARSERS: Final[
     ("truncate",): truncate,
     ("copy",): copy,
     ("vacuum",): vacuum_statement,
+    ("verify",): verify_statement,
     ("alter", "schema"): alter_owner,
     ("alter", "table"): alter_table,
     ("drop", "role"): drop_role,

@@ -1,8 +1,10 @@
-"""The grammar of VACUUM.
+"""The grammar of VACUUM and VERIFY.
 
-vacuuming  the statement and its options
+vacuuming  VACUUM and its options
+verifying  VERIFY
 """
 
 from wal2lake.sql.grammar.maintenance.vacuuming import VacuumTables, vacuum_statement
+from wal2lake.sql.grammar.maintenance.verifying import VerifyTables, verify_statement
 
-__all__ = ["VacuumTables", "vacuum_statement"]
+__all__ = ["VacuumTables", "VerifyTables", "vacuum_statement", "verify_statement"]

@@ -1,0 +1,447 @@
+"""VERIFY: proves that tables have exactly the rows of their sources, at one LSN.
+
+Takes the parsed statement; returns a row for each table. For each subscription in turn:
+
+    slot     a temporary slot at the publisher exports a snapshot; its consistent point is S
+    state    the apply worker ends a batch at S and publishes the state of S (``statemarks``);
+             if it has passed S already, another slot is made
+    tables   each table is compared: the snapshot there, the version of that state here
+
+Apply goes on meanwhile, and so does the publisher. Its VACUUM keeps what the snapshot sees until
+the subscription's last table has been compared.
+
+A table that has no common state with its source, or whose copy differs by intention, is reported as
+not comparable, with the reason, and never as different. The caller needs what ALTER SUBSCRIPTION
+needs, because the statement connects to the publisher.
+
+The statement is read-only on both sides. PostgreSQL has no counterpart.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Final
+
+from wal2lake.catalog import SnapshotVector, Subscription, SubscriptionRel, TableDef
+from wal2lake.commands.subscription.blocks import outside_block
+from wal2lake.commands.subscription.owner import check_may_change
+from wal2lake.commands.subscription.publisher import (
+    connect_ordinary,
+    connect_publisher,
+)
+from wal2lake.errors import PublisherError, UsageError
+from wal2lake.lake.plain import PlainRead
+from wal2lake.local.node import Caller, EngineParts, need_subscription, need_table
+from wal2lake.model import Lsn, Oid, SyncState
+from wal2lake.pg import Publisher, RemoteTable, Session, nudged
+from wal2lake.pg.quoting import quote_literal
+from wal2lake.pgtypes import arrow_from_ddl
+from wal2lake.sql.backend import Notice, Outcome, ResultBatch
+from wal2lake.sql.grammar.maintenance import VerifyTables
+from wal2lake.verify import (
+    MOST_BLOCKS,
+    Comparison,
+    LakeSide,
+    NotComparable,
+    ServerSide,
+    TableStatements,
+    check_hashes,
+    compare,
+    form_of,
+)
+from wal2lake.wire.frontback import FieldDescription
+
+_TEXT, _INT8, _PG_LSN = 25, 20, 3220
+
+FIELDS: Final = (
+    FieldDescription("subscription", _TEXT),
+    FieldDescription("table", _TEXT),
+    FieldDescription("result", _TEXT),
+    FieldDescription("lsn", _PG_LSN),
+    FieldDescription("blocks", _INT8),
+    FieldDescription("rows", _INT8),
+    FieldDescription("differing_rows", _INT8),
+    FieldDescription("detail", _TEXT),
+)
+"""The columns of the answer."""
+
+EQUAL: Final = "equal"
+DIFFERENT: Final = "different"
+NOT_COMPARABLE: Final = "not comparable"
+
+_PREREQUISITE: Final = "55000"
+
+_STATE_SECONDS: Final = 300.0
+"""Longest wait for the state of the snapshot's LSN. Apply may be behind by some batches."""
+
+_ANSWER_SECONDS: Final = 24 * 3600.0
+"""Longest wait for an aggregate of one table."""
+
+_ATTEMPTS: Final = 5
+"""Slots that are made if apply has passed each one's position before it was told. It is told within
+milliseconds, so one is nearly always enough."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableProof:
+    """The answer for one table."""
+
+    subscription: str
+    table: str
+    result: str
+    lsn: Lsn | None = None
+    comparison: Comparison | None = None
+    detail: str | None = None
+
+    @property
+    def row(self) -> tuple[str | None, ...]:
+        """The values of ``FIELDS``."""
+        compared = self.comparison
+        numbers: tuple[str | None, ...] = (None, None, None)
+        if compared is not None:
+            numbers = (
+                str(compared.blocks),
+                str(compared.rows),
+                str(compared.differing_rows),
+            )
+        lsn = None if self.lsn is None else str(self.lsn)
+        return (
+            self.subscription,
+            self.table,
+            self.result,
+            lsn,
+            *numbers,
+            self.detail,
+        )
+
+
+def verify(node: EngineParts, caller: Caller, statement: VerifyTables) -> Outcome:
+    """Execute VERIFY."""
+    outside_block(caller, "VERIFY")
+    proofs: list[TableProof] = []
+    for subscription, rels in _chosen(node, caller, statement):
+        for proof in _Verification(node, caller, subscription).run(rels):
+            proofs.append(proof)
+            caller.notice(
+                Notice(f'table "{proof.table}": {proof.result}', severity="INFO")
+            )
+    columns = tuple(
+        [None if value is None else value.encode() for value in column]
+        for column in zip(*(proof.row for proof in proofs), strict=True)
+    )
+    batches = (ResultBatch(len(proofs), columns),) if proofs else ()
+    return Outcome("VERIFY", FIELDS, iter(batches))
+
+
+# ---- which tables ----------------------------------------------------------------------
+
+
+def _chosen(
+    node: EngineParts, caller: Caller, statement: VerifyTables
+) -> list[tuple[Subscription, list[SubscriptionRel]]]:
+    """Return the tables to be compared, by subscription."""
+    subscriptions = list(node.catalog.subscriptions())
+    if statement.subscription is not None:
+        subscriptions = [need_subscription(node, statement.subscription)]
+    named = [
+        need_table(node.catalog, caller, name.schema, name.name)
+        for name in statement.tables
+    ]
+    wanted = {table.oid for table in named}
+    chosen: list[tuple[Subscription, list[SubscriptionRel]]] = []
+    found: set[Oid] = set()
+    for subscription in subscriptions:
+        rels = [
+            rel
+            for rel in node.catalog.rels()
+            if rel.subid == subscription.oid and (not wanted or rel.relid in wanted)
+        ]
+        if rels:
+            check_may_change(node, caller, subscription)
+            chosen.append((subscription, rels))
+            found.update(rel.relid for rel in rels)
+    for table in named:
+        if table.oid not in found:
+            suffix = (
+                "any subscription"
+                if statement.subscription is None
+                else f'subscription "{statement.subscription}"'
+            )
+            raise UsageError(
+                f'table "{table.qualified}" does not belong to {suffix}',
+                sqlstate=_PREREQUISITE,
+                hint="SELECT * FROM pg_subscription_rel lists the tables that do.",
+            )
+    return chosen
+
+
+class _HeldState:
+    """Keeps the versions of a state from VACUUM for as long as it exists."""
+
+    def __init__(self, vector: SnapshotVector) -> None:
+        self._vector = vector
+
+    def reads(self, location: str, relids: Collection[Oid]) -> Iterable[int]:
+        """Return the versions of a table that are compared."""
+        versions = self._vector.versions
+        return [versions[int(relid)] for relid in relids if int(relid) in versions]
+
+
+class _Verification:
+    """Compares the tables of one subscription."""
+
+    def __init__(
+        self, node: EngineParts, caller: Caller, subscription: Subscription
+    ) -> None:
+        self._node = node
+        self._caller = caller
+        self._subscription = subscription
+        self._must_use_password = node.catalog.must_use_password(subscription)
+
+    def run(self, rels: Sequence[SubscriptionRel]) -> Iterator[TableProof]:
+        """Yield the answer for each table."""
+        subscription = self._subscription
+        reason = self._obstacle()
+        if reason is not None:
+            for rel in rels:
+                yield self._not_comparable(rel, reason)
+            return
+        with ExitStack() as open_sessions:
+            exporter = connect_publisher(
+                self._node,
+                subscription.name,
+                subscription.conninfo,
+                check=self._caller.check,
+                must_use_password=self._must_use_password,
+            )
+            open_sessions.enter_context(exporter)
+            session, lsn, vector = self._state(open_sessions, exporter)
+            held = _HeldState(vector)
+            self._node.snapshots.register_past(held)
+            check_hashes(session)
+            publisher = Publisher(session)
+            if not publisher.publish_everything(subscription.publications):
+                for rel in rels:
+                    yield self._not_comparable(
+                        rel, "a publication does not publish all operations"
+                    )
+                return
+            names = tuple((rel.remote_namespace, rel.remote_name) for rel in rels)
+            remotes = publisher.tables(names, subscription.publications)
+            for rel in rels:
+                remote = remotes.get((rel.remote_namespace, rel.remote_name))
+                yield self._prove(session, rel, remote, lsn, vector)
+            # The versions are kept until here.
+            del held
+
+    def _obstacle(self) -> str | None:
+        """Return the reason for which no table of the subscription can be compared."""
+        subscription = self._subscription
+        if not subscription.runs:
+            return "the subscription is disabled, so its tables stand still"
+        if subscription.origin == "none":
+            return "origin = none leaves out changes that the source has"
+        return None
+
+    def _not_comparable(self, rel: SubscriptionRel, reason: str) -> TableProof:
+        table = self._node.catalog.table_by_oid(rel.relid)
+        remote = f"{rel.remote_namespace}.{rel.remote_name}"
+        name = remote if table is None else table.qualified
+        return TableProof(self._subscription.name, name, NOT_COMPARABLE, detail=reason)
+
+    # ---- one LSN -------------------------------------------------------------------------
+
+    def _state(
+        self, open_sessions: ExitStack, exporter: Session
+    ) -> tuple[Session, Lsn, SnapshotVector]:
+        """Return a session in the snapshot's transaction, its LSN, and the state of that LSN."""
+        subscription, apply = self._subscription, self._node.apply
+        for attempt in range(_ATTEMPTS):
+            slot = f"wal2lake_verify_{os.getpid()}_{self._caller.pid}_{attempt}"
+            with nudged(
+                subscription.conninfo,
+                subscription.name,
+                must_use_password=self._must_use_password,
+            ):
+                created = Publisher(exporter).create_slot(
+                    slot, temporary=True, snapshot="export"
+                )
+            lsn = created.consistent_point
+            mark = apply.mark(subscription.oid, lsn)
+            if mark is None:
+                raise UsageError(
+                    f'subscription "{subscription.name}" has no running apply worker',
+                    sqlstate=_PREREQUISITE,
+                    hint="SELECT * FROM wal2lake.problems says why.",
+                )
+            try:
+                session = self._import(str(created.snapshot))
+                open_sessions.enter_context(session)
+                reached = mark.wait(_STATE_SECONDS, self._caller.check)
+            finally:
+                apply.unmark(subscription.oid, mark)
+            if not reached:
+                raise UsageError(
+                    f'subscription "{subscription.name}" has not reached {lsn} within'
+                    f" {_STATE_SECONDS:.0f} s",
+                    sqlstate=_PREREQUISITE,
+                    hint="SELECT * FROM wal2lake.problems says why.",
+                )
+            if mark.vector is not None:
+                return session, lsn, mark.vector
+        raise UsageError(
+            f'subscription "{subscription.name}" has applied later changes each time'
+            " before its state could be kept",
+            sqlstate=_PREREQUISITE,
+            hint="Repeat the statement.",
+        )
+
+    def _import(self, snapshot: str) -> Session:
+        subscription = self._subscription
+        session = connect_ordinary(
+            self._node,
+            subscription.name,
+            subscription.conninfo,
+            _ANSWER_SECONDS,
+            check=self._caller.check,
+            must_use_password=self._must_use_password,
+        )
+        try:
+            # Row security would leave out rows in silence.
+            session.query("SET row_security = off")
+            session.query("BEGIN TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            session.query(f"SET TRANSACTION SNAPSHOT {quote_literal(snapshot)}")
+        except BaseException:
+            session.close()
+            raise
+        return session
+
+    # ---- one table -----------------------------------------------------------------------
+
+    def _prove(
+        self,
+        session: Session,
+        rel: SubscriptionRel,
+        remote: RemoteTable | None,
+        lsn: Lsn,
+        vector: SnapshotVector,
+    ) -> TableProof:
+        """Compare a table, or say why that is not possible."""
+        session.query("SAVEPOINT verified")
+        try:
+            table = self._comparable(rel, remote, vector)
+            assert remote is not None
+            result = self._compare(session, table, remote, vector)
+        except NotComparable as error:
+            return self._not_comparable(rel, error.message)
+        except PublisherError as error:
+            session.query("ROLLBACK TO SAVEPOINT verified")
+            return self._not_comparable(rel, f"the source says: {error.message}")
+        changed = self._changed_by_policies(rel)
+        if not result.is_equal and changed:
+            return self._not_comparable(
+                rel,
+                f"value policies have changed values of {changed}"
+                f" ({_described(result)})",
+            )
+        return TableProof(
+            self._subscription.name,
+            table.qualified,
+            EQUAL if result.is_equal else DIFFERENT,
+            lsn,
+            result,
+            None if result.is_equal else _described(result),
+        )
+
+    def _comparable(
+        self, rel: SubscriptionRel, remote: RemoteTable | None, vector: SnapshotVector
+    ) -> TableDef:
+        """Return the table, or raise NotComparable with the reason."""
+        table = self._node.catalog.table_by_oid(rel.relid)
+        if table is None:
+            raise NotComparable("it was dropped here")
+        if remote is None:
+            raise NotComparable("it was dropped at the source")
+        if rel.paused:
+            raise NotComparable("it is paused")
+        if rel.state is not SyncState.READY or int(rel.relid) not in vector.versions:
+            raise NotComparable("its copy is not complete")
+        if vector.elsewhere(rel.relid) is not None:
+            raise NotComparable("it is not at the position of the other tables")
+        if rel.begins is not None:
+            raise NotComparable("its rows were not copied (copy_data = false)")
+        names = self._node.catalog.sharing(table)
+        others = [r for r in self._node.catalog.rels() if r.relid in names]
+        if len(others) > 1:
+            raise NotComparable("another subscription or table fills it, too")
+        if self._subscription.options.get("delete_mode") == "soft":
+            raise NotComparable("it keeps deleted rows (delete_mode = soft)")
+        return table
+
+    def _compare(
+        self,
+        session: Session,
+        table: TableDef,
+        remote: RemoteTable,
+        vector: SnapshotVector,
+    ) -> Comparison:
+        columns = tuple(column.name for column in remote.columns)
+        missing = [name for name in columns if table.column(name) is None]
+        if missing or not columns:
+            raise NotComparable(
+                f"column {missing[0]} is not here" if missing else "it has no columns"
+            )
+        version = vector.versions[int(table.oid)]
+        read = PlainRead.of(self._node.tables, table.location, version, columns)
+        if read is None:
+            raise NotComparable("only Spark can read its files")
+        forms = tuple(
+            form_of(arrow_from_ddl(field.spark_ddl), column.type_oid, column.typmod)
+            for field, column in zip(read.fields, remote.columns, strict=True)
+        )
+        key = tuple(columns.index(name) for name in remote.key if name in columns)
+        if len(key) != len(remote.key):
+            key = ()
+        statements = TableStatements(_rows(remote), columns, forms, key)
+        key_read = None
+        if statements.is_ordered:
+            first = [columns[key[0]]]
+            key_read = PlainRead.of(self._node.tables, table.location, version, first)
+        return compare(
+            ServerSide(session, statements),
+            LakeSide(read, key_read, forms, key, lambda rows: self._caller.check()),
+            columns,
+            key,
+        )
+
+    def _changed_by_policies(self, rel: SubscriptionRel) -> str:
+        """Return the columns of the table in which value policies have changed values."""
+        return ", ".join(
+            sorted(
+                {
+                    total.coercion.column
+                    for total in self._node.catalog.coercions()
+                    if total.subid == rel.subid and total.relid == rel.relid
+                }
+            )
+        )
+
+
+def _rows(remote: RemoteTable) -> str:
+    """Return the relation and its row filter, as the publication has them."""
+    only = "ONLY " if remote.kind == "r" else ""
+    filters = " OR ".join(f"({text})" for text in remote.row_filters)
+    return f"{only}{remote.qualified}" + (f" WHERE {filters}" if filters else "")
+
+
+def _described(result: Comparison) -> str:
+    """Describe the differences of a table."""
+    counts = ", ".join(f"{count} {kind.value}" for kind, count in result.counts)
+    lines = [f"{counts} in {result.differing_blocks} of {result.blocks} blocks"]
+    if result.differing_blocks > result.looked_at:
+        lines[0] += f", of which {MOST_BLOCKS} were looked at"
+    lines += [str(difference) for difference in result.named]
+    return "\n".join(lines)
