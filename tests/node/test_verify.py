@@ -101,6 +101,11 @@ def test_tables_are_proved_and_differences_are_named(
     node.sql("alter subscription pf disable")
     assert {cells[0] for cells in results(node).values()} == {"not comparable"}
     assert run_cli("verify", "-D", str(node.directory)).returncode == 2
-    with pytest.raises(PublisherError, match="does not belong to any subscription"):
-        node.sql("create table mine (i int)")
-        node.sql("verify table mine")
+    node.sql("create table pf.mine (i int)")
+    with pytest.raises(
+        PublisherError, match="does not belong to any subscription"
+    ) as caught:
+        node.sql("verify table pf.mine")
+    assert caught.value.hint == (
+        "SELECT * FROM pg_subscription_rel lists the tables that do."
+    )

@@ -37,7 +37,7 @@ MOST_NAMED: Final = 20
 
 
 class DifferenceKind(Enum):
-    """What is wrong with a row."""
+    """Kinds of differing rows."""
 
     CHANGED = "changed"
     """Both sides have the key, with different values."""

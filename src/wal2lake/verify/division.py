@@ -26,7 +26,7 @@ from wal2lake.verify.rowhashes import RowHashes
 BLOCK_ROWS: Final = 16_000
 
 SAMPLE_STEP: Final = 500
-"""Of so many values of a key one is in the sample from which bounds are chosen. A sample of 1,000
+"""One of so many values of the key is in the sample from which bounds are chosen. A sample of 1,000
 million rows is then 16 MB, and blocks of rows in random order vary by a fifth or so."""
 
 

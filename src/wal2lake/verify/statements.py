@@ -35,7 +35,7 @@ class TableStatements:
     """Builds the statements of one table."""
 
     rows: str
-    """What follows FROM: the relation, and WHERE with its row filter."""
+    """Text behind FROM: the relation, and WHERE with its row filter."""
     columns: tuple[str, ...]
     forms: tuple[ColumnForm, ...]
     key: tuple[int, ...]

@@ -1,6 +1,7 @@
 """Statements that maintain what tables are made of, and prove it: VACUUM and VERIFY.
 
 vacuuming  which tables, whose privileges, and what the client is told
+states     the state of a subscription at the LSN of a snapshot
 verifying  compares tables with their sources at one LSN
 """
 

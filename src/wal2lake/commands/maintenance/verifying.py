@@ -3,8 +3,7 @@
 Takes the parsed statement; returns a row for each table. For each subscription in turn:
 
     slot     a temporary slot at the publisher exports a snapshot; its consistent point is S
-    state    the apply worker ends a batch at S and publishes the state of S (``statemarks``);
-             if it has passed S already, another slot is made
+    state    the apply worker ends a batch at S and publishes the state of S (``states``)
     tables   each table is compared: the snapshot there, the version of that state here
 
 Apply goes on meanwhile, and so does the publisher. Its VACUUM keeps what the snapshot sees until
@@ -26,6 +25,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from wal2lake.catalog import SnapshotVector, Subscription, SubscriptionRel, TableDef
+from wal2lake.commands.maintenance.states import PREREQUISITE, state_at_snapshot
 from wal2lake.commands.subscription.blocks import outside_block
 from wal2lake.commands.subscription.owner import check_may_change
 from wal2lake.commands.subscription.publisher import (
@@ -37,6 +37,7 @@ from wal2lake.lake.plain import PlainRead
 from wal2lake.local.node import Caller, EngineParts, need_subscription, need_table
 from wal2lake.model import Lsn, Oid, SyncState
 from wal2lake.pg import Publisher, RemoteTable, Session, nudged
+from wal2lake.pg.publisher import SlotCreated
 from wal2lake.pg.quoting import quote_literal
 from wal2lake.pgtypes import arrow_from_ddl
 from wal2lake.sql.backend import Notice, Outcome, ResultBatch
@@ -72,17 +73,8 @@ EQUAL: Final = "equal"
 DIFFERENT: Final = "different"
 NOT_COMPARABLE: Final = "not comparable"
 
-_PREREQUISITE: Final = "55000"
-
-_STATE_SECONDS: Final = 300.0
-"""Longest wait for the state of the snapshot's LSN. Apply may be behind by some batches."""
-
 _ANSWER_SECONDS: Final = 24 * 3600.0
 """Longest wait for an aggregate of one table."""
-
-_ATTEMPTS: Final = 5
-"""Slots that are made if apply has passed each one's position before it was told. It is told within
-milliseconds, so one is nearly always enough."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +164,7 @@ def _chosen(
             )
             raise UsageError(
                 f'table "{table.qualified}" does not belong to {suffix}',
-                sqlstate=_PREREQUISITE,
+                sqlstate=PREREQUISITE,
                 hint="SELECT * FROM pg_subscription_rel lists the tables that do.",
             )
     return chosen
@@ -255,48 +247,29 @@ class _Verification:
     # ---- one LSN -------------------------------------------------------------------------
 
     def _state(
-        self, open_sessions: ExitStack, exporter: Session
+        self, sessions: ExitStack, exporter: Session
     ) -> tuple[Session, Lsn, SnapshotVector]:
         """Return a session in the snapshot's transaction, its LSN, and the state of that LSN."""
-        subscription, apply = self._subscription, self._node.apply
-        for attempt in range(_ATTEMPTS):
+        subscription = self._subscription
+
+        def take(attempt: int) -> SlotCreated:
             slot = f"wal2lake_verify_{os.getpid()}_{self._caller.pid}_{attempt}"
             with nudged(
                 subscription.conninfo,
                 subscription.name,
                 must_use_password=self._must_use_password,
             ):
-                created = Publisher(exporter).create_slot(
+                return Publisher(exporter).create_slot(
                     slot, temporary=True, snapshot="export"
                 )
-            lsn = created.consistent_point
-            mark = apply.mark(subscription.oid, lsn)
-            if mark is None:
-                raise UsageError(
-                    f'subscription "{subscription.name}" has no running apply worker',
-                    sqlstate=_PREREQUISITE,
-                    hint="SELECT * FROM wal2lake.problems says why.",
-                )
-            try:
-                session = self._import(str(created.snapshot))
-                open_sessions.enter_context(session)
-                reached = mark.wait(_STATE_SECONDS, self._caller.check)
-            finally:
-                apply.unmark(subscription.oid, mark)
-            if not reached:
-                raise UsageError(
-                    f'subscription "{subscription.name}" has not reached {lsn} within'
-                    f" {_STATE_SECONDS:.0f} s",
-                    sqlstate=_PREREQUISITE,
-                    hint="SELECT * FROM wal2lake.problems says why.",
-                )
-            if mark.vector is not None:
-                return session, lsn, mark.vector
-        raise UsageError(
-            f'subscription "{subscription.name}" has applied later changes each time'
-            " before its state could be kept",
-            sqlstate=_PREREQUISITE,
-            hint="Repeat the statement.",
+
+        return state_at_snapshot(
+            self._node.apply,
+            subscription,
+            take,
+            self._import,
+            self._caller.check,
+            sessions,
         )
 
     def _import(self, snapshot: str) -> Session:

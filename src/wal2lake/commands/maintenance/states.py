@@ -1,0 +1,87 @@
+"""The state of a subscription at the LSN of a snapshot of its publisher.
+
+Takes the launcher of apply workers, and two functions that make a snapshot and open it; returns the
+opened session, the LSN and the vector of that state. Called by ``verifying``.
+
+The worker is told the LSN as soon as it is known. If the worker has published a later state by
+then, the snapshot is of no use, and another one is taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Final, Protocol
+
+from wal2lake.apply.step.statemarks import StateMark
+from wal2lake.catalog import SnapshotVector, Subscription
+from wal2lake.errors import UsageError
+from wal2lake.model import Lsn, Oid
+from wal2lake.pg import Check, Session
+from wal2lake.pg.publisher import SlotCreated
+
+PREREQUISITE: Final = "55000"
+
+STATE_SECONDS: Final = 300.0
+"""Longest wait for the state of a snapshot's LSN. Apply may be behind by some batches."""
+
+_ATTEMPTS: Final = 5
+"""Snapshots that are taken if apply has passed each one's position before it was told. It is told
+within milliseconds, so one is nearly always enough."""
+
+
+class MarksStates(Protocol):
+    """The launcher of apply workers."""
+
+    def mark(self, subid: Oid, lsn: Lsn) -> StateMark | None:
+        """Have the worker publish exactly the state of ``lsn``. None: no worker runs."""
+        ...
+
+    def unmark(self, subid: Oid, mark: StateMark) -> None:
+        """Forget a mark that nobody waits for any more."""
+        ...
+
+
+def state_at_snapshot(
+    apply: MarksStates,
+    subscription: Subscription,
+    take: Callable[[int], SlotCreated],
+    opened: Callable[[str], Session],
+    check: Check,
+    sessions: ExitStack,
+    *,
+    seconds: float = STATE_SECONDS,
+) -> tuple[Session, Lsn, SnapshotVector]:
+    """Return a session that sees a snapshot, the snapshot's LSN, and the state of that LSN.
+
+    ``take``: takes the snapshot of this attempt. ``opened``: opens a session that sees a snapshot,
+    by its name; ``sessions`` closes it. Raises UsageError (55000) if there is no such state."""
+    name = subscription.name
+    for attempt in range(_ATTEMPTS):
+        created = take(attempt)
+        lsn = created.consistent_point
+        mark = apply.mark(subscription.oid, lsn)
+        if mark is None:
+            raise UsageError(
+                f'subscription "{name}" has no running apply worker',
+                sqlstate=PREREQUISITE,
+                hint="SELECT * FROM wal2lake.problems says why its tables stand still.",
+            )
+        try:
+            session = sessions.enter_context(opened(str(created.snapshot)))
+            reached = mark.wait(seconds, check)
+        finally:
+            apply.unmark(subscription.oid, mark)
+        if not reached:
+            raise UsageError(
+                f'subscription "{name}" has not reached {lsn} within {seconds:.0f} s',
+                sqlstate=PREREQUISITE,
+                hint="SELECT * FROM wal2lake.problems says why its tables stand still.",
+            )
+        if mark.vector is not None:
+            return session, lsn, mark.vector
+    raise UsageError(
+        f'subscription "{name}" was ahead of each of {_ATTEMPTS} snapshots',
+        sqlstate=PREREQUISITE,
+        hint="Repeat the statement when fewer transactions commit at the source.",
+    )
