@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from decimal import Decimal
 from typing import Any
 
@@ -17,6 +18,7 @@ from wal2lake.pg import Session, connect
 from wal2lake.pg.quoting import quote_literal
 from wal2lake.pgtypes import mapping_for, text_to_arrow
 from wal2lake.testing.postgres import PostgresServer
+from wal2lake.verify import LakeSide, compare
 from wal2lake.verify.digests import BlockDigests
 from wal2lake.verify.division import divided_by_hash, divided_by_order
 from wal2lake.verify.forms import form_of
@@ -211,3 +213,71 @@ def test_blocks_of_any_rows_have_the_digests_of_the_server(
     ours.add(division.of(columns, hashes), hashes)
     assert not len(ours.differing(theirs))
     assert ours.rows == theirs.rows == len(rows)
+
+
+class Rows:
+    """Reads rows in memory, in batches of 1,000."""
+
+    def __init__(self, table: pa.Table, *columns: str) -> None:
+        self._table = table.select(columns)
+
+    @property
+    def rows(self) -> int | None:
+        return None
+
+    def batches(self) -> AbstractContextManager[Iterable[pa.RecordBatch]]:
+        return nullcontext(self._table.to_batches(max_chunksize=1000))
+
+
+@pytest.mark.parametrize("key", [("k",), ("name", "k"), ()])
+def test_differences_between_a_server_and_a_copy_are_named(
+    session: Session, key: tuple[str, ...]
+) -> None:
+    session.query("DROP TABLE IF EXISTS public.many")
+    session.query(
+        "CREATE TABLE public.many AS SELECT k, 'n' || k % 7 AS name, k / 3.0::float8 AS f,"
+        " k % 2 = 0 AS b, inet '10.0.0.1' + k AS i, false AS x"
+        " FROM generate_series(1, 40000) AS k"
+    )
+    names = ("k", "name", "f", "b", "i", "x")
+    rows = session.query("SELECT * FROM public.many WHERE k <> 7 ORDER BY name, k")
+    oids = (23, 25, 701, 16, 869, 16)
+    columns = {
+        name: text_to_arrow(
+            pa.array([row[n] for row in rows], pa.string()), mapping_for(oid)
+        ).array
+        for n, (name, oid) in enumerate(zip(names, oids, strict=True))
+    }
+    copy = pa.table(columns)
+    changed = np.array(copy.column("f").to_pylist())
+    changed[copy.column("k").to_numpy() == 20_000] *= -1
+    wrong = copy.set_column(2, "f", pa.array(changed))
+    forms = tuple(
+        form_of(field.type, oid) for field, oid in zip(copy.schema, oids, strict=True)
+    )
+    positions = tuple(names.index(name) for name in key)
+    for filtered, lake, expected in (
+        (" WHERE k <> 7", copy, []),
+        ("", wrong, ["changed", "missing"] if key else ["extra", "missing", "missing"]),
+    ):
+        side = LakeSide(
+            Rows(lake, *names),
+            Rows(lake, "k") if key == ("k",) else None,
+            forms,
+            positions,
+            lambda rows: None,
+        )
+        source = ServerSide(
+            session,
+            TableStatements(f"public.many{filtered}", names, forms, positions),
+        )
+        result = compare(source, side, names, positions)
+        assert sorted(named.kind.value for named in result.named) == expected
+        assert result.blocks > 1
+        if key and expected:
+            shown = {str(named) for named in result.named}
+            first = "" if key == ("k",) else "name=n1, "
+            assert f"changed ({first}k=20000): f" in shown
+            assert any("k=7)" in text and text.startswith("missing") for text in shown)
+        divided = source.divide()
+        assert not len(source.digests(divided).differing(source.digests(divided)))

@@ -11,7 +11,8 @@ Hashes are unsigned here and signed in SQL.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -19,7 +20,6 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from wal2lake.lake.plain import PlainRead
 from wal2lake.pg import Session
 from wal2lake.pgtypes import arrow_to_text
 from wal2lake.verify.digests import BlockDigests
@@ -128,13 +128,26 @@ def check_hashes(session: Session) -> None:
 # ---- the lake ----------------------------------------------------------------------------
 
 
+class RowReader(Protocol):
+    """Reads some columns of a version (``PlainRead``)."""
+
+    @property
+    def rows(self) -> int | None:
+        """Number of rows; None if it is known only by reading them."""
+        ...
+
+    def batches(self) -> AbstractContextManager[Iterable[pa.RecordBatch]]:
+        """Read all rows."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class LakeSide:
     """A version of a lake table."""
 
-    read: PlainRead
+    read: RowReader
     """The version with the compared columns, in their order."""
-    key_read: PlainRead | None
+    key_read: RowReader | None
     """The same version with the first column of the key, if blocks are ranges of its values."""
     forms: tuple[ColumnForm, ...]
     key: tuple[int, ...]
