@@ -44,11 +44,13 @@ class Division:
         """Return the block of each row."""
         if self.bounds is None:
             numbers: NDArray[np.uint64] = hashes.key & np.uint64(self.blocks - 1)
-            return numbers.astype(np.int64)
+            by_hash: NDArray[np.int64] = numbers.astype(np.int64)
+            return by_hash
         column = columns[self.column].cast(pa.int64())
         values = column.fill_null(_NULL).to_numpy(zero_copy_only=False)
         bounds = np.array(self.bounds, np.int64)
-        return np.searchsorted(bounds, values, side="right").astype(np.int64)
+        by_order: NDArray[np.int64] = np.searchsorted(bounds, values, side="right")
+        return by_order
 
     def expression(self, column: str, key_hash: str) -> str:
         """Return the SQL expression of a row's block; ``column``: the bounds' column."""
