@@ -71,9 +71,10 @@ def read_by_delta_rs(server: Server, path: str) -> Counter[tuple[object, ...]]:
     return Counter(tuple(row.values()) for row in found)
 
 
-def prepare(source: Database) -> None:
-    """Make the tables of the publication at the source."""
-    source.psql(
+@pytest.fixture
+def mirror(pg18: Database, node: Node) -> Iterator[Mirror]:
+    """Tables of the source, and a subscription that has copied them."""
+    pg18.psql(
         "create schema s3;"
         " create table s3.item (id int primary key, n int, v text);"
         " create table s3.note (a int, b text);"
@@ -85,15 +86,17 @@ def prepare(source: Database) -> None:
         " insert into s3.\"Übrige Dinge\" values (1, 'eins');"
         " create publication s3 for tables in schema s3"
     )
-
-
-def test_a_node_whose_warehouse_is_in_s3(
-    pg18: Database, server: Server, node: Node
-) -> None:
-    prepare(pg18)
     create(node, pg18, "s3")
     mirror = Mirror(node, pg18.conninfo(), "s3")
     mirror.synced(SECONDS)
+    yield mirror
+    node.sql("drop subscription s3")
+    node.sql(f"drop table {', '.join(TABLES)}")
+
+
+def test_a_node_whose_warehouse_is_in_s3(
+    pg18: Database, server: Server, node: Node, mirror: Mirror
+) -> None:
     pg18.psql(
         "update s3.item set n = n + 1 where id % 50 = 7;"
         " delete from s3.item where id % 50 = 8;"
@@ -152,9 +155,8 @@ def mirror_rows(source: Database, sql: str) -> list[tuple[str, ...]]:
 
 @pytest.mark.slow
 def test_a_killed_node_goes_on_in_s3(
-    pg18: Database, server: Server, node: Node
+    pg18: Database, node: Node, mirror: Mirror
 ) -> None:
-    mirror = Mirror(node, pg18.conninfo(), "s3")
     for number in range(6):
         pg18.psql(
             f"update s3.item set n = n + 1 where id % 6 = {number};"
