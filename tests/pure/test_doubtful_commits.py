@@ -81,7 +81,7 @@ class Lost:
 def lost(s3: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lost]:
     with StoreProxy(s3.port) as proxy:
         options = s3.options(proxy.port, attempts_seconds=0.3)
-        monkeypatch.setattr(places, "StoreOptions", lambda: options)
+        monkeypatch.setattr(places, "process_options", lambda: options)
         clients._bucket.cache_clear()
         yield Lost(proxy, monkeypatch)
     clients._bucket.cache_clear()

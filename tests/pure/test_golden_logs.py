@@ -72,7 +72,9 @@ _NOT_KEPT: Final = {"dataChange", "tags", "stats", "some_new_column_in_add_actio
 def logs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     root = tmp_path_factory.mktemp("golden")
     with tarfile.open(ARCHIVE) as archive:
-        archive.extractall(root, filter="data")
+        # Python before 3.11.4 has no filter.
+        archive.extraction_filter = getattr(tarfile, "data_filter", None)
+        archive.extractall(root)
     return sorted(log.parent for log in root.glob("**/_delta_log"))
 
 
