@@ -7,7 +7,8 @@ Takes the parsed statement; returns a row for each table. For each subscription 
     tables   each table is compared: the snapshot there, the version of that state here
 
 Apply goes on meanwhile, and so does the publisher. Its VACUUM keeps what the snapshot sees until
-the subscription's last table has been compared.
+the subscription's last table has been compared. Each table there is locked (ACCESS SHARE) while it
+is compared, and no longer (``sourcetables``).
 
 A table that has no common state with its source, or whose copy differs by intention, is reported as
 not comparable, with the reason, and never as different. The caller needs what ALTER SUBSCRIPTION
@@ -25,6 +26,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from wal2lake.catalog import SnapshotVector, Subscription, SubscriptionRel, TableDef
+from wal2lake.commands.maintenance.sourcetables import (
+    LOCK_TIMEOUT_MS,
+    import_snapshot,
+    locked_table,
+)
 from wal2lake.commands.maintenance.states import PREREQUISITE, state_at_snapshot
 from wal2lake.commands.subscription.blocks import outside_block
 from wal2lake.commands.subscription.owner import check_may_change
@@ -38,7 +44,6 @@ from wal2lake.local.node import Caller, EngineParts, need_subscription, need_tab
 from wal2lake.model import Lsn, Oid, SyncState
 from wal2lake.pg import Publisher, RemoteTable, Session, nudged
 from wal2lake.pg.publisher import SlotCreated
-from wal2lake.pg.quoting import quote_literal
 from wal2lake.pgtypes import arrow_from_ddl
 from wal2lake.sql.backend import Notice, Outcome, ResultBatch
 from wal2lake.sql.grammar.maintenance import VerifyTables
@@ -73,8 +78,9 @@ EQUAL: Final = "equal"
 DIFFERENT: Final = "different"
 NOT_COMPARABLE: Final = "not comparable"
 
-_ANSWER_SECONDS: Final = 24 * 3600.0
-"""Longest wait for an aggregate of one table."""
+_ANSWER_SECONDS: Final = 300.0
+"""Longest wait for an answer from the source's catalogs, beside that for a lock. A guess. Digests
+and hashes are awaited without a limit, because they take the longer the larger the table is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,18 +220,14 @@ class _Verification:
             held = _HeldState(vector)
             self._node.snapshots.register_past(held)
             check_hashes(session)
-            publisher = Publisher(session)
-            if not publisher.publish_everything(subscription.publications):
+            if not Publisher(session).publish_everything(subscription.publications):
                 for rel in rels:
                     yield self._not_comparable(
                         rel, "a publication does not publish all operations"
                     )
                 return
-            names = tuple((rel.remote_namespace, rel.remote_name) for rel in rels)
-            remotes = publisher.tables(names, subscription.publications)
             for rel in rels:
-                remote = remotes.get((rel.remote_namespace, rel.remote_name))
-                yield self._prove(session, rel, remote, lsn, vector)
+                yield self._prove(session, rel, lsn, vector)
             # The versions are kept until here.
             del held
 
@@ -274,19 +276,17 @@ class _Verification:
 
     def _import(self, snapshot: str) -> Session:
         subscription = self._subscription
+        wait_ms = self._node.settings.subscription.max_lock_wait_ms or LOCK_TIMEOUT_MS
         session = connect_ordinary(
             self._node,
             subscription.name,
             subscription.conninfo,
-            _ANSWER_SECONDS,
+            _ANSWER_SECONDS + wait_ms / 1000,
             check=self._caller.check,
             must_use_password=self._must_use_password,
         )
         try:
-            # Row security would leave out rows in silence.
-            session.query("SET row_security = off")
-            session.query("BEGIN TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
-            session.query(f"SET TRANSACTION SNAPSHOT {quote_literal(snapshot)}")
+            import_snapshot(session, snapshot, wait_ms)
         except BaseException:
             session.close()
             raise
@@ -298,20 +298,24 @@ class _Verification:
         self,
         session: Session,
         rel: SubscriptionRel,
-        remote: RemoteTable | None,
         lsn: Lsn,
         vector: SnapshotVector,
     ) -> TableProof:
         """Compare a table, or say why that is not possible."""
-        session.query("SAVEPOINT verified")
+        name = (rel.remote_namespace, rel.remote_name)
+
+        def described() -> RemoteTable | None:
+            # Alone, because a description may wait for the lock of its table.
+            publications = self._subscription.publications
+            return Publisher(session).tables((name,), publications).get(name)
+
         try:
-            table = self._comparable(rel, remote, vector)
-            assert remote is not None
-            result = self._compare(session, table, remote, vector)
+            table = self._comparable(rel, vector)
+            with locked_table(session, described) as remote:
+                result = self._compare(session, table, remote, vector)
         except NotComparable as error:
             return self._not_comparable(rel, error.message)
         except PublisherError as error:
-            session.query("ROLLBACK TO SAVEPOINT verified")
             return self._not_comparable(rel, f"the source says: {error.message}")
         changed = self._changed_by_policies(rel)
         if not result.is_equal and changed:
@@ -329,15 +333,11 @@ class _Verification:
             None if result.is_equal else _described(result),
         )
 
-    def _comparable(
-        self, rel: SubscriptionRel, remote: RemoteTable | None, vector: SnapshotVector
-    ) -> TableDef:
+    def _comparable(self, rel: SubscriptionRel, vector: SnapshotVector) -> TableDef:
         """Return the table, or raise NotComparable with the reason."""
         table = self._node.catalog.table_by_oid(rel.relid)
         if table is None:
             raise NotComparable("it was dropped here")
-        if remote is None:
-            raise NotComparable("it was dropped at the source")
         if rel.paused:
             raise NotComparable("it is paused")
         if rel.state is not SyncState.READY or int(rel.relid) not in vector.versions:
