@@ -3,9 +3,10 @@ worker gives a session the state of exactly the LSN that it asks for."""
 
 from __future__ import annotations
 
+import importlib
 import struct
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from decimal import Decimal
 from unittest.mock import MagicMock
 
@@ -20,6 +21,7 @@ from wal2lake.apply.step.statemarks import StateMark, StateMarks
 from wal2lake.catalog import SnapshotVector, Subscription
 from wal2lake.cli.verify.report import VerifiedTable, exit_code, lines
 from wal2lake.commands.maintenance.states import state_at_snapshot
+from wal2lake.commands.maintenance.verifying import described
 from wal2lake.errors import SqlSyntaxError, UsageError
 from wal2lake.model import Lsn, Oid
 from wal2lake.pg import Session
@@ -28,9 +30,20 @@ from wal2lake.pgtypes import arrow_to_text
 from wal2lake.sql.grammar.maintenance import VerifyTables
 from wal2lake.sql.grammar.parser import parse
 from wal2lake.sql.grammar.statements import QualifiedName
-from wal2lake.verify import NotComparable, compare, form_of
+from wal2lake.verify import (
+    LakeSide,
+    NotComparable,
+    TableStatements,
+    compare,
+    form_of,
+)
 from wal2lake.verify.digests import BlockDigests
-from wal2lake.verify.division import Division, divided_by_hash, divided_by_order
+from wal2lake.verify.division import (
+    Division,
+    divided_by_hash,
+    divided_by_order,
+    is_ordered,
+)
 from wal2lake.verify.images import row_images
 from wal2lake.verify.lookup3 import hash_bytes
 from wal2lake.verify.rowhashes import Hashes, RowHashes, hash_rows
@@ -259,6 +272,110 @@ def test_each_key_is_in_the_range_of_its_block(keys: list[int], step: int) -> No
 def test_what_has_no_common_form_is_not_compared(stored: pa.DataType, oid: int) -> None:
     with pytest.raises(NotComparable):
         form_of(stored, oid)
+
+
+# ---- blocks with too many rows -----------------------------------------------------------
+
+
+@pytest.fixture
+def few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a comparison fetch the hashes of 60 rows."""
+    module = importlib.import_module("wal2lake.verify.compare")
+    monkeypatch.setattr(module, "MOST_ROWS", 60)
+
+
+class ChecksFetches(RowsSide):
+    """A side from which no more than 60 rows are fetched."""
+
+    def hashes(self, division: Division, blocks: NDArray[np.int64]) -> RowHashes:
+        hashes = super().hashes(division, blocks)
+        assert len(hashes) <= 60
+        return hashes
+
+
+@pytest.mark.usefixtures("few_rows")
+def test_a_copy_that_lost_its_rows_is_described_by_counts() -> None:
+    division = Division(1, ())
+    result = compare(
+        ChecksFetches(ROWS, (0,), division),
+        ChecksFetches(ROWS[:10], (0,), division),
+        NAMES,
+        (0,),
+    )
+    assert not result.is_equal
+    assert result.differing_rows == 90
+    assert result.named == ()
+    assert described(result).split("\n") == [
+        "at least 90 rows in 1 of 1 blocks, which have too many rows to compare one by one",
+        "all rows: 100 rows at the source, 10 in the copy",
+    ]
+
+
+@pytest.mark.usefixtures("few_rows")
+def test_a_row_that_is_there_very_often_is_described_by_counts() -> None:
+    division = divided_by_hash(1)
+    result = compare(
+        ChecksFetches([ROWS[0]], (), division),
+        ChecksFetches([ROWS[0]] * 1000, (), division),
+        NAMES,
+        (),
+    )
+    assert result.differing_rows == 999
+    assert str(result.unread[0]) == (
+        "block 1 of 1: 1 rows at the source, 1000 in the copy"
+    )
+
+
+@pytest.mark.usefixtures("few_rows")
+def test_rows_of_small_blocks_are_named_beside_a_large_one() -> None:
+    """The first block has too many rows, the second one is compared by row, and the third has no
+    room left."""
+    division = Division(4, (70, 80, 90))
+    copy = [(id_, 0, f, n, t) for id_, _, f, n, t in ROWS[60:]]
+    result = compare(
+        ChecksFetches(ROWS, (0,), division),
+        ChecksFetches(copy + [ROWS[95]] * 50, (0,), division),
+        NAMES,
+        (0,),
+    )
+    assert [block.place for block in result.unread] == ["id < 70", "id >= 90"]
+    assert result.differing_rows == 60 + 20 + 50
+    lines_ = described(result).split("\n")
+    assert lines_[0] == "20 changed in 2 of 4 blocks"
+    assert lines_[1].startswith("at least 110 rows in 2 of 4 blocks")
+    assert lines_[2].startswith("changed (id=")
+    assert lines_[-2] == "id < 70: 69 rows at the source, 9 in the copy"
+
+
+def test_a_key_of_several_columns_is_divided_by_hash() -> None:
+    """Its first column may have one value in all rows."""
+    assert is_ordered(FORMS, (0,))
+    assert not is_ordered(FORMS, (0, 1))
+    assert not is_ordered(FORMS, (4,))
+    assert not is_ordered(FORMS, ())
+
+
+class InMemory:
+    """Reads rows in batches of 10."""
+
+    rows = None
+
+    def __init__(self, table: pa.Table) -> None:
+        self._table = table
+
+    def batches(self) -> AbstractContextManager[Iterable[pa.RecordBatch]]:
+        return nullcontext(self._table.to_batches(max_chunksize=10))
+
+
+def test_one_row_is_read_for_each_key_however_often_it_is_there() -> None:
+    table = pa.table({"t": ["a", "b"] * 40 + ["c"]})
+    form = form_of(pa.string(), 25)
+    side = LakeSide(InMemory(table), None, (form,), (), lambda rows: None)
+    keys = hash_rows([pa.array(["a", "c", "d"])], (form,), ()).key
+    assert sorted(row.texts for row in side.values(keys)) == [("a",), ("c",)]
+    statement = TableStatements("public.t", ("t",), (form,), ()).values([1, 2, 3])
+    assert statement.startswith("SELECT DISTINCT ON (v.key_hash)")
+    assert statement.endswith(" LIMIT 3")
 
 
 # ---- states ------------------------------------------------------------------------------

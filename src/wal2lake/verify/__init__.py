@@ -12,14 +12,14 @@ into blocks. Never: chooses the state that is compared, writes anything.
     digests     count and sums of hashes of each block
     statements  the same in SQL
     sides       a server, and a version of a lake table
-    compare     differing blocks, then differing rows
+    compare     differing blocks, then differing rows of those that have few
 """
 
 from wal2lake.verify.compare import (
-    MOST_BLOCKS,
     Comparison,
     DifferenceKind,
     RowDifference,
+    UnreadBlock,
     compare,
 )
 from wal2lake.verify.forms import ColumnForm, NotComparable, form_of
@@ -27,7 +27,6 @@ from wal2lake.verify.sides import LakeSide, ServerSide, check_hashes
 from wal2lake.verify.statements import TableStatements
 
 __all__ = [
-    "MOST_BLOCKS",
     "ColumnForm",
     "Comparison",
     "DifferenceKind",
@@ -36,6 +35,7 @@ __all__ = [
     "RowDifference",
     "ServerSide",
     "TableStatements",
+    "UnreadBlock",
     "check_hashes",
     "compare",
     "form_of",

@@ -1,11 +1,15 @@
 """Compares a table with its copy: digests of blocks, then the rows of blocks that differ.
 
 Comes in: two sides at one state. Goes out: a ``Comparison``: the number of rows of each kind of
-difference, and the keys and columns of the first of them. Called by ``proof`` and the commands.
+difference, and the keys and columns of the first of them. Called by ``verifying``.
 
     1. digests of all blocks        a line for each block; equal in the common case, and all is done
-    2. hashes of rows               of differing blocks, some blocks at a time
+    2. hashes of rows               of differing blocks, up to a number of rows
     3. values of rows               of the first few differing keys, to name their columns
+
+Blocks have about the same number of rows in the copy only if the copy is right. A block that has
+too many rows at one side (the copy lost most of them, or has them many times) is *unread*: its
+counts are reported, and its rows are not fetched.
 
 A row with another hash is *changed* if both sides have its key, else *missing* (in the copy) or
 *extra*. Without a key there are only missing and extra rows. Rows are counted as often as they are
@@ -21,16 +25,16 @@ from enum import Enum
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
+from wal2lake.verify.digests import BlockDigests
 from wal2lake.verify.rowhashes import Hashes, RowHashes
 from wal2lake.verify.sides import RowValues, Side
 
-MOST_BLOCKS: Final = 64
-"""Differing blocks whose rows are looked at: about a million rows. With more, whole parts of the
-table differ, and a list of rows helps nobody."""
-
-_BLOCKS_AT_ONCE: Final = 16
-"""Blocks whose hashes are in memory at once: 256,000 rows, whose answer takes some 100 MB."""
+MOST_ROWS: Final = 200_000
+"""Rows of a table whose hashes are fetched: a dozen blocks. They take some 100 MB, as text in an
+answer and as keys of a dictionary. With more differences, whole parts of the table differ, and a
+list of rows helps nobody."""
 
 MOST_NAMED: Final = 20
 """Rows that are named, with their key and columns."""
@@ -68,6 +72,26 @@ class RowDifference:
 
 
 @dataclass(frozen=True, slots=True)
+class UnreadBlock:
+    """A differing block whose rows are too many to be fetched."""
+
+    place: str
+    """The rows that belong to the block, in words."""
+    rows: int
+    """Number of rows of the source."""
+    copy_rows: int
+
+    @property
+    def differing_rows(self) -> int:
+        """Lowest possible number of differing rows."""
+        return max(1, abs(self.rows - self.copy_rows))
+
+    def __str__(self) -> str:
+        """Return the block in one line."""
+        return f"{self.place}: {self.rows} rows at the source, {self.copy_rows} in the copy"
+
+
+@dataclass(frozen=True, slots=True)
 class Comparison:
     """The result for one table."""
 
@@ -77,9 +101,9 @@ class Comparison:
     copy_rows: int
     differing_blocks: int = 0
     counts: tuple[tuple[DifferenceKind, int], ...] = ()
-    """Number of differing rows by kind, in the blocks that were looked at."""
-    looked_at: int = 0
-    """Number of differing blocks whose rows were looked at."""
+    """Number of differing rows by kind, in the blocks whose rows were fetched."""
+    unread: tuple[UnreadBlock, ...] = ()
+    """Differing blocks whose rows were not fetched."""
     named: tuple[RowDifference, ...] = ()
 
     @property
@@ -89,8 +113,10 @@ class Comparison:
 
     @property
     def differing_rows(self) -> int:
-        """Number of differing rows in the blocks that were looked at."""
-        return sum(count for _, count in self.counts)
+        """Number of differing rows; with unread blocks, the lowest possible one."""
+        return sum(count for _, count in self.counts) + sum(
+            block.differing_rows for block in self.unread
+        )
 
 
 def compare(
@@ -100,29 +126,50 @@ def compare(
     division = copy.divide()
     theirs, ours = source.digests(division), copy.digests(division)
     differing = ours.differing(theirs)
-    result = Comparison(division.blocks, theirs.rows, ours.rows, len(differing))
-    if result.is_equal:
-        return result
-    looked_at = differing[:MOST_BLOCKS]
+    if not len(differing):
+        return Comparison(division.blocks, theirs.rows, ours.rows)
+    readable = _readable(differing, theirs, ours)
+    unread = tuple(
+        UnreadBlock(
+            division.place(block, columns),
+            int(theirs.counts[block]),
+            int(ours.counts[block]),
+        )
+        for block in np.setdiff1d(differing, readable).tolist()
+    )
     found: list[_Found] = []
-    for first in range(0, len(looked_at), _BLOCKS_AT_ONCE):
-        blocks = looked_at[first : first + _BLOCKS_AT_ONCE]
-        found += _found(
-            source.hashes(division, blocks), copy.hashes(division, blocks), bool(key)
+    if len(readable):
+        found = _found(
+            source.hashes(division, readable),
+            copy.hashes(division, readable),
+            bool(key),
         )
     counts = Counter[DifferenceKind]()
     for each in found:
         counts[each.kind] += each.times
-    named = _named(source, copy, found[:MOST_NAMED], columns, key)
     return Comparison(
         division.blocks,
         theirs.rows,
         ours.rows,
         len(differing),
         tuple((kind, counts[kind]) for kind in DifferenceKind if counts[kind]),
-        len(looked_at),
-        tuple(named),
+        unread,
+        tuple(_named(source, copy, found[:MOST_NAMED], columns, key)),
     )
+
+
+def _readable(
+    blocks: NDArray[np.int64], theirs: BlockDigests, ours: BlockDigests
+) -> NDArray[np.int64]:
+    """Return the blocks that have at most MOST_ROWS rows together, the first ones that fit."""
+    chosen: list[int] = []
+    left = MOST_ROWS
+    for block in blocks.tolist():
+        rows = max(int(theirs.counts[block]), int(ours.counts[block]))
+        if rows <= left:
+            chosen.append(block)
+            left -= rows
+    return np.array(chosen, np.int64)
 
 
 # ---- differing rows ----------------------------------------------------------------------
@@ -174,6 +221,8 @@ def _named(
     columns: Sequence[str],
     key: Sequence[int],
 ) -> Iterator[RowDifference]:
+    if not found:
+        return
     keys: Hashes = np.array(sorted({each.key for each in found}), np.uint64)
     theirs, ours = _by_key(source.values(keys)), _by_key(copy.values(keys))
     for each in found:

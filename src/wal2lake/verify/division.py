@@ -4,10 +4,11 @@ Comes in: the key's columns and a sample of its values, or a number of rows. Goe
 ``Division``, which gives the block of a row here, and as an SQL expression. Called by ``lakeside``,
 ``serverside`` and ``statements``.
 
-    by order   the first column of the key is an integer: the blocks are ranges of its values, so
-               changes that are near each other are in few blocks. One side chooses the bounds.
-    by hash    other keys: the blocks are ranges of the hash of the key. Text has another order at
-               each side (collations). Without a key the row's own hash is used.
+    by order   the key is one integer column: the blocks are ranges of its values, so changes that
+               are near each other are in few blocks. One side chooses the bounds.
+    by hash    other keys: the blocks are parts of the hashes of the key. Text has another order at
+               each side (collations), and the first of several columns may have few values.
+               Without a key the row's own hash is used.
 """
 
 from __future__ import annotations
@@ -64,6 +65,18 @@ class Division:
             f" '{{{listed}}}'::bigint[])"
         )
 
+    def place(self, block: int, columns: Sequence[str]) -> str:
+        """Describe the rows of a block; ``columns``: the names of the table's columns."""
+        if self.bounds is None:
+            return f"block {block + 1} of {self.blocks}"
+        name = columns[self.column]
+        parts: list[str] = []
+        if block > 0:
+            parts.append(f"{name} >= {self.bounds[block - 1]}")
+        if block < len(self.bounds):
+            parts.append(f"{name} < {self.bounds[block]}")
+        return " and ".join(parts) or "all rows"
+
 
 _NULL: Final = -(2**63)
 """Stands for NULL, which a primary key does not have, but a copy with a fault may."""
@@ -71,7 +84,7 @@ _NULL: Final = -(2**63)
 
 def is_ordered(forms: Sequence[ColumnForm], key: Sequence[int]) -> bool:
     """Whether a table with this key is divided by order."""
-    return bool(key) and forms[key[0]].value is ValueForm.INTEGER
+    return len(key) == 1 and forms[key[0]].value is ValueForm.INTEGER
 
 
 def divided_by_order(column: int, sample: NDArray[np.int64], step: int) -> Division:

@@ -4,7 +4,8 @@ Comes in: a session in a transaction with a snapshot, or the files of a version.
 hashes and values of rows, by the same division. Called by ``compare``.
 
 Neither side keeps rows: a server sends one line for each block, and the lake's files are read batch
-by batch. Hashes of rows are asked for differing blocks only.
+by batch. Hashes of rows are asked for differing blocks only, and only for blocks whose digests show
+that the rows are few. One row is read for each key hash, however often a key is there.
 
 Hashes are unsigned here and signed in SQL.
 """
@@ -63,7 +64,7 @@ class Side(Protocol):
         ...
 
     def values(self, keys: Hashes) -> list[RowValues]:
-        """Return the rows that have these key hashes."""
+        """Return one row for each of these key hashes that the side has."""
         ...
 
 
@@ -81,7 +82,7 @@ class ServerSide:
         """Choose the blocks by this side's rows."""
         statements = self.statements
         if not statements.is_ordered:
-            count = self.session.value(statements.count())
+            count = self.session.query(statements.count(), patient=True)[0][0]
             return divided_by_hash(int(str(count)))
         rows = self.session.query(statements.sample(SAMPLE_STEP), patient=True)
         sample = np.array([int(str(row[0])) for row in rows], np.int64)
@@ -101,7 +102,7 @@ class ServerSide:
         return RowHashes(key, first, second)
 
     def values(self, keys: Hashes) -> list[RowValues]:
-        """Return the rows that have these key hashes."""
+        """Return one row for each of these key hashes that the side has."""
         statement = self.statements.values(keys.view(np.int64).tolist())
         return [
             RowValues(_unsigned(row[0]), _unsigned(row[1]), row[2:])
@@ -190,13 +191,15 @@ class LakeSide:
         return united(parts)
 
     def values(self, keys: Hashes) -> list[RowValues]:
-        """Return the rows that have these key hashes."""
+        """Return one row for each of these key hashes that the side has."""
         found: list[RowValues] = []
         for columns in self._batches():
             hashes = hash_rows(columns, self.forms, self.key)
             rows = np.flatnonzero(np.isin(hashes.key, keys))
             if not len(rows):
                 continue
+            here, firsts = np.unique(hashes.key[rows], return_index=True)
+            rows, keys = rows[firsts], np.setdiff1d(keys, here)
             taken = pa.array(rows)
             texts = [
                 _texts(column.take(taken), form)

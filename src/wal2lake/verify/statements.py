@@ -56,8 +56,9 @@ class TableStatements:
         )
 
     def values(self, keys: Iterable[int]) -> str:
-        """Ask for the key hash, the first hash, and each column's text, of the rows with these
-        key hashes (signed)."""
+        """Ask for the key hash, the first hash, and each column's text, of one row for each of
+        these key hashes (signed)."""
+        keys = tuple(keys)
         columns = ", ".join(self._expressions)
         names = ", ".join(f"c{n}" for n in range(len(self.columns)))
         named = f"{names}, image" + (", key_image" if self.key else "")
@@ -67,10 +68,12 @@ class TableStatements:
             for n in range(len(self.columns))
         )
         return (
-            f"SELECT v.key_hash, v.first, {texts} FROM (SELECT {self._key_hash} AS"
-            f" key_hash, {_hash('i.image', FIRST_SEED)} AS first, {names}"
+            f"SELECT DISTINCT ON (v.key_hash) v.key_hash, v.first, {texts}"
+            f" FROM (SELECT {self._key_hash} AS key_hash,"
+            f" {_hash('i.image', FIRST_SEED)} AS first, {names}"
             f" FROM (SELECT {columns}, {self._image} FROM {self.rows} OFFSET 0)"
             f" AS i({named}) OFFSET 0) v WHERE v.key_hash IN ({_numbers(keys)})"
+            f" LIMIT {len(keys)}"
         )
 
     def sample(self, step: int) -> str:

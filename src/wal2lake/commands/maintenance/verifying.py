@@ -48,7 +48,6 @@ from wal2lake.pgtypes import arrow_from_ddl
 from wal2lake.sql.backend import Notice, Outcome, ResultBatch
 from wal2lake.sql.grammar.maintenance import VerifyTables
 from wal2lake.verify import (
-    MOST_BLOCKS,
     Comparison,
     LakeSide,
     NotComparable,
@@ -81,6 +80,9 @@ NOT_COMPARABLE: Final = "not comparable"
 _ANSWER_SECONDS: Final = 300.0
 """Longest wait for an answer from the source's catalogs, beside that for a lock. A guess. Digests
 and hashes are awaited without a limit, because they take the longer the larger the table is."""
+
+_MOST_PLACES: Final = 20
+"""Blocks that are named without their rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,7 +324,7 @@ class _Verification:
             return self._not_comparable(
                 rel,
                 f"value policies have changed values of {changed}"
-                f" ({_described(result)})",
+                f" ({described(result)})",
             )
         return TableProof(
             self._subscription.name,
@@ -330,7 +332,7 @@ class _Verification:
             EQUAL if result.is_equal else DIFFERENT,
             lsn,
             result,
-            None if result.is_equal else _described(result),
+            None if result.is_equal else described(result),
         )
 
     def _comparable(self, rel: SubscriptionRel, vector: SnapshotVector) -> TableDef:
@@ -410,11 +412,20 @@ def _rows(remote: RemoteTable) -> str:
     return f"{only}{remote.qualified}" + (f" WHERE {filters}" if filters else "")
 
 
-def _described(result: Comparison) -> str:
+def described(result: Comparison) -> str:
     """Describe the differences of a table."""
     counts = ", ".join(f"{count} {kind.value}" for kind, count in result.counts)
-    lines = [f"{counts} in {result.differing_blocks} of {result.blocks} blocks"]
-    if result.differing_blocks > result.looked_at:
-        lines[0] += f", of which {MOST_BLOCKS} were looked at"
+    read = result.differing_blocks - len(result.unread)
+    lines: list[str] = []
+    if read:
+        lines.append(f"{counts} in {read} of {result.blocks} blocks")
+    if result.unread:
+        rows = sum(block.differing_rows for block in result.unread)
+        plural = "rows" if rows > 1 else "row"
+        lines.append(
+            f"at least {rows} {plural} in {len(result.unread)} of {result.blocks} blocks,"
+            " which have too many rows to compare one by one"
+        )
     lines += [str(difference) for difference in result.named]
+    lines += [str(block) for block in result.unread[:_MOST_PLACES]]
     return "\n".join(lines)
