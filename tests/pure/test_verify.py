@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import importlib
 import struct
-from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from decimal import Decimal
 from unittest.mock import MagicMock
 
@@ -474,18 +474,48 @@ class Worker:
 SUBSCRIPTION = Subscription(Oid(1), "s", Oid(10), True, "", "s", ("p",))
 
 
+class Snapshots:
+    """A publisher with snapshots at 100, 101, ..."""
+
+    def __init__(self) -> None:
+        self.slots: list[int] = []
+        self.sessions: list[str] = []
+
+    @contextmanager
+    def take(self, attempt: int) -> Iterator[SlotCreated]:
+        self.slots.append(attempt)
+        yield SlotCreated("v", Lsn(100 + attempt), f"snap{attempt}")
+        self.slots.remove(attempt)
+
+    def opened(self, snapshot: str) -> Session:
+        assert snapshot == f"snap{self.slots[-1]}", "the slot keeps the snapshot"
+        self.sessions.append(snapshot)
+        session = MagicMock(spec=Session)
+        session.__enter__.return_value = session
+        session.__exit__.side_effect = lambda *_: self.sessions.remove(snapshot)
+        return session
+
+
 def taken(worker: Worker) -> tuple[Lsn, SnapshotVector]:
     """The snapshot's position and the state, of snapshots at 100, 101, ..."""
+    there = Snapshots()
+
+    def check() -> None:
+        assert not there.slots, "no slot exists while the state is awaited"
+
     with ExitStack() as sessions:
         _, lsn, state = state_at_snapshot(
             worker,
             SUBSCRIPTION,
-            lambda attempt: SlotCreated("v", Lsn(100 + attempt), "snap"),
-            lambda snapshot: MagicMock(spec=Session),
-            lambda: None,
+            there.take,
+            there.opened,
+            check,
             sessions,
             seconds=0.0,
         )
+        assert not there.slots
+        assert there.sessions == [f"snap{int(lsn) - 100}"]
+    assert not there.sessions
     assert not worker.left
     return lsn, state
 

@@ -5,12 +5,16 @@ opened session, the LSN and the vector of that state. Called by ``verifying``.
 
 The worker is told the LSN as soon as it is known. If the worker has published a later state by
 then, the snapshot is of no use, and another one is taken.
+
+    slot       ----------|                 holds the publisher's WAL, so it ends
+    session           |------------------- as soon as a session has imported its snapshot
+    mark         |------------|            ends with the state
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from typing import Final, Protocol
 
 from wal2lake.apply.step.statemarks import StateMark
@@ -29,6 +33,8 @@ _ATTEMPTS: Final = 5
 """Snapshots that are taken if apply has passed each one's position before it was told. It is told
 within milliseconds, so one is nearly always enough."""
 
+_HINT: Final = "SELECT * FROM wal2lake.problems says why its tables stand still."
+
 
 class MarksStates(Protocol):
     """The launcher of apply workers."""
@@ -45,7 +51,7 @@ class MarksStates(Protocol):
 def state_at_snapshot(
     apply: MarksStates,
     subscription: Subscription,
-    take: Callable[[int], SlotCreated],
+    take: Callable[[int], AbstractContextManager[SlotCreated]],
     opened: Callable[[str], Session],
     check: Check,
     sessions: ExitStack,
@@ -54,32 +60,32 @@ def state_at_snapshot(
 ) -> tuple[Session, Lsn, SnapshotVector]:
     """Return a session that sees a snapshot, the snapshot's LSN, and the state of that LSN.
 
-    ``take``: takes the snapshot of this attempt. ``opened``: opens a session that sees a snapshot,
-    by its name; ``sessions`` closes it. Raises UsageError (55000) if there is no such state."""
+    ``take``: takes the snapshot of this attempt, whose slot exists until the block ends.
+    ``opened``: opens a session that sees a snapshot, by its name. ``sessions`` closes the one that
+    is returned. Raises UsageError (55000) if there is no such state."""
     name = subscription.name
     for attempt in range(_ATTEMPTS):
-        created = take(attempt)
-        lsn = created.consistent_point
-        mark = apply.mark(subscription.oid, lsn)
-        if mark is None:
-            raise UsageError(
-                f'subscription "{name}" has no running apply worker',
-                sqlstate=PREREQUISITE,
-                hint="SELECT * FROM wal2lake.problems says why its tables stand still.",
-            )
-        try:
-            session = sessions.enter_context(opened(str(created.snapshot)))
-            reached = mark.wait(seconds, check)
-        finally:
-            apply.unmark(subscription.oid, mark)
-        if not reached:
-            raise UsageError(
-                f'subscription "{name}" has not reached {lsn} within {seconds:.0f} s',
-                sqlstate=PREREQUISITE,
-                hint="SELECT * FROM wal2lake.problems says why its tables stand still.",
-            )
-        if mark.vector is not None:
-            return session, lsn, mark.vector
+        with ExitStack() as ends:
+            with take(attempt) as created:
+                lsn = created.consistent_point
+                mark = apply.mark(subscription.oid, lsn)
+                if mark is None:
+                    raise UsageError(
+                        f'subscription "{name}" has no running apply worker',
+                        sqlstate=PREREQUISITE,
+                        hint=_HINT,
+                    )
+                ends.callback(apply.unmark, subscription.oid, mark)
+                session = ends.enter_context(opened(str(created.snapshot)))
+            if not mark.wait(seconds, check):
+                raise UsageError(
+                    f'subscription "{name}" has not reached {lsn} within {seconds:.0f} s',
+                    sqlstate=PREREQUISITE,
+                    hint=_HINT,
+                )
+            if mark.vector is not None:
+                sessions.push(ends.pop_all())
+                return session, lsn, mark.vector
     raise UsageError(
         f'subscription "{name}" was ahead of each of {_ATTEMPTS} snapshots',
         sqlstate=PREREQUISITE,

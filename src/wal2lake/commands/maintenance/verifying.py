@@ -2,7 +2,8 @@
 
 Takes the parsed statement; returns a row for each table. For each subscription in turn:
 
-    slot     a temporary slot at the publisher exports a snapshot; its consistent point is S
+    slot     a temporary slot at the publisher exports a snapshot; its consistent point is S. A
+             session imports the snapshot, and the slot ends
     state    the apply worker ends a batch at S and publishes the state of S (``states``)
     tables   each table is compared: the snapshot there, the version of that state here
 
@@ -19,9 +20,8 @@ The statement is read-only on both sides. PostgreSQL has no counterpart.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Final
 
@@ -210,15 +210,14 @@ class _Verification:
                 yield self._not_comparable(rel, reason)
             return
         with ExitStack() as open_sessions:
-            exporter = connect_publisher(
-                self._node,
-                subscription.name,
-                subscription.conninfo,
-                check=self._caller.check,
-                must_use_password=self._must_use_password,
+            session, lsn, vector = state_at_snapshot(
+                self._node.apply,
+                subscription,
+                self._exported,
+                self._import,
+                self._caller.check,
+                open_sessions,
             )
-            open_sessions.enter_context(exporter)
-            session, lsn, vector = self._state(open_sessions, exporter)
             held = _HeldState(vector)
             self._node.snapshots.register_past(held)
             check_hashes(session)
@@ -250,31 +249,31 @@ class _Verification:
 
     # ---- one LSN -------------------------------------------------------------------------
 
-    def _state(
-        self, sessions: ExitStack, exporter: Session
-    ) -> tuple[Session, Lsn, SnapshotVector]:
-        """Return a session in the snapshot's transaction, its LSN, and the state of that LSN."""
+    @contextmanager
+    def _exported(self, attempt: int) -> Iterator[SlotCreated]:
+        """Take a snapshot. Its slot, which holds the source's WAL, ends with the block."""
         subscription = self._subscription
-
-        def take(attempt: int) -> SlotCreated:
-            slot = f"wal2lake_verify_{os.getpid()}_{self._caller.pid}_{attempt}"
+        # Slots are dropped some moments after their sessions, so no name is used twice.
+        slot = (
+            f"wal2lake_verify_{self._node.catalog.system_identifier}"
+            f"_{subscription.oid}_{self._caller.pid}_{attempt}"
+        )
+        with connect_publisher(
+            self._node,
+            subscription.name,
+            subscription.conninfo,
+            check=self._caller.check,
+            must_use_password=self._must_use_password,
+        ) as exporter:
             with nudged(
                 subscription.conninfo,
                 subscription.name,
                 must_use_password=self._must_use_password,
             ):
-                return Publisher(exporter).create_slot(
+                created = Publisher(exporter).create_slot(
                     slot, temporary=True, snapshot="export"
                 )
-
-        return state_at_snapshot(
-            self._node.apply,
-            subscription,
-            take,
-            self._import,
-            self._caller.check,
-            sessions,
-        )
+            yield created
 
     def _import(self, snapshot: str) -> Session:
         subscription = self._subscription
