@@ -13,7 +13,7 @@ from tests.fakes.apply_world import World
 from tests.fakes.publisher import Change, Transaction
 
 from wal2lake.apply.launcher import ApplyLauncher
-from wal2lake.model import Oid
+from wal2lake.model import Lsn, Oid
 from wal2lake.testing.waits import wait_until
 
 pytestmark = pytest.mark.usefixtures("no_fsync")
@@ -80,6 +80,18 @@ def test_one_that_was_told_to_stop_while_it_was_busy_has_a_successor(
     go_on.set()
     world.side.send(insert(200))
     world.side.reaches(208)
+
+
+def test_a_session_that_waits_for_a_state_hears_of_the_end_of_the_worker(
+    world: World, launcher: ApplyLauncher
+) -> None:
+    world.side.send(insert(100))
+    world.side.reaches(108)
+    mark = launcher.mark(Oid(1), Lsn(10**9))
+    assert mark is not None
+    enable(world, False)
+    assert mark.wait(30, lambda: None)
+    assert mark.vector is None
 
 
 def test_an_error_that_cannot_be_recorded_ends_nothing(

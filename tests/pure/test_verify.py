@@ -418,6 +418,17 @@ def test_a_mark_that_nobody_waits_for_is_forgotten() -> None:
     assert not marks
 
 
+def test_marks_of_a_worker_that_has_ended_are_missed() -> None:
+    marks, mark, late = StateMarks(), StateMark(Lsn(50)), StateMark(Lsn(60))
+    marks.add(mark)
+    marks.end()
+    marks.add(late)
+    assert settled(mark)
+    assert settled(late)
+    assert (mark.vector, late.vector) == (None, None)
+    assert not marks
+
+
 # ---- the statement and the report ----------------------------------------------------------
 
 

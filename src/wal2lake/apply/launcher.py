@@ -174,7 +174,10 @@ class ApplyLauncher:
         """Remove workers whose thread has ended, for any reason. Return True if there were any."""
         ended = [s for s, entry in self._running.items() if not entry.worker.alive]
         for subid in ended:
-            progress = self._running.pop(subid).progress
+            entry = self._running.pop(subid)
+            # The next worker does not know them.
+            entry.worker.marks.end()
+            progress = entry.progress
             progress.set(engine_pid=0)
             progress.close()
         return bool(ended)

@@ -2,8 +2,8 @@
 
 Comes in: positions from sessions that compare tables with their source. Goes out: for each mark the
 vector that is the state of its position. The worker asks for the next mark before each batch and
-settles marks after each step. A mark that the published state has passed already, is *missed*: the
-session takes a later position.
+settles marks after each step. A mark that the published state has passed already, or whose worker
+has ended, is *missed*: the session takes a later position, which the next worker gets.
 
 The vector's LSN may be below the mark: then nothing between them has changed a table.
 
@@ -55,11 +55,23 @@ class StateMarks:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._marks: list[StateMark] = []
+        self._ended = False
 
     def add(self, mark: StateMark) -> None:
-        """Add a mark."""
+        """Add a mark. It is missed if the worker has ended."""
         with self._lock:
-            self._marks.append(mark)
+            if self._ended:
+                mark.settle(None)
+            else:
+                self._marks.append(mark)
+
+    def end(self) -> None:
+        """Settle all marks as missed, because the worker has ended."""
+        with self._lock:
+            self._ended = True
+            for mark in self._marks:
+                mark.settle(None)
+            self._marks = []
 
     def remove(self, mark: StateMark) -> None:
         """Forget a mark that nobody waits for any more."""
