@@ -12,8 +12,10 @@ the subscription's last table has been compared. Each table there is locked (ACC
 is compared, and no longer (``sourcetables``).
 
 A table that has no common state with its source, or whose copy differs by intention, is reported as
-not comparable, with the reason, and never as different. The caller needs what ALTER SUBSCRIPTION
-needs, because the statement connects to the publisher.
+not comparable, with the reason, and never as different. So is a table for which anything fails, and
+each table of a subscription for which anything fails: the others are compared all the same.
+
+The caller needs what ALTER SUBSCRIPTION needs, because the statement connects to the publisher.
 
 The statement is read-only on both sides. PostgreSQL has no counterpart.
 """
@@ -38,7 +40,7 @@ from wal2lake.commands.subscription.publisher import (
     connect_ordinary,
     connect_publisher,
 )
-from wal2lake.errors import PublisherError, UsageError
+from wal2lake.errors import UsageError, Wal2LakeError
 from wal2lake.lake.plain import PlainRead
 from wal2lake.local.node import Caller, EngineParts, need_subscription, need_table
 from wal2lake.model import Lsn, Oid, SyncState
@@ -80,6 +82,8 @@ NOT_COMPARABLE: Final = "not comparable"
 _ANSWER_SECONDS: Final = 300.0
 """Longest wait for an answer from the source's catalogs, beside that for a lock. A guess. Digests
 and hashes are awaited without a limit, because they take the longer the larger the table is."""
+
+_QUERY_CANCELED: Final = "57014"
 
 _MOST_PLACES: Final = 20
 """Blocks that are named without their rows."""
@@ -202,13 +206,21 @@ class _Verification:
         self._must_use_password = node.catalog.must_use_password(subscription)
 
     def run(self, rels: Sequence[SubscriptionRel]) -> Iterator[TableProof]:
-        """Yield the answer for each table."""
-        subscription = self._subscription
-        reason = self._obstacle()
-        if reason is not None:
-            for rel in rels:
+        """Yield the answer for each table. Only a cancel raises."""
+        left = list(rels)
+        try:
+            for proof in self._proofs(rels):
+                del left[0]
+                yield proof
+        except Wal2LakeError as error:
+            reason = self._reason(error)
+            for rel in left:
                 yield self._not_comparable(rel, reason)
-            return
+
+    def _proofs(self, rels: Sequence[SubscriptionRel]) -> Iterator[TableProof]:
+        """Yield the answers in order, until an error concerns all that are left."""
+        subscription = self._subscription
+        self._check_comparable()
         with ExitStack() as open_sessions:
             session, lsn, vector = state_at_snapshot(
                 self._node.apply,
@@ -222,24 +234,30 @@ class _Verification:
             self._node.snapshots.register_past(held)
             check_hashes(session)
             if not Publisher(session).publish_everything(subscription.publications):
-                for rel in rels:
-                    yield self._not_comparable(
-                        rel, "a publication does not publish all operations"
-                    )
-                return
+                raise NotComparable("a publication does not publish all operations")
             for rel in rels:
                 yield self._prove(session, rel, lsn, vector)
             # The versions are kept until here.
             del held
 
-    def _obstacle(self) -> str | None:
-        """Return the reason for which no table of the subscription can be compared."""
+    def _check_comparable(self) -> None:
+        """Raise NotComparable if no table of the subscription can be compared."""
         subscription = self._subscription
         if not subscription.runs:
-            return "the subscription is disabled, so its tables stand still"
+            raise NotComparable(
+                "the subscription is disabled, so its tables stand still"
+            )
         if subscription.origin == "none":
-            return "origin = none leaves out changes that the source has"
-        return None
+            raise NotComparable("origin = none leaves out changes that the source has")
+
+    def _reason(self, error: Wal2LakeError) -> str:
+        """Return an error as the reason why a table is not comparable; raise it if it is a
+        cancel."""
+        self._caller.check()
+        if isinstance(error, UsageError) and error.sqlstate == _QUERY_CANCELED:
+            raise error
+        parts = (error.message, error.detail, error.hint)
+        return "\n".join(part for part in parts if part)
 
     def _not_comparable(self, rel: SubscriptionRel, reason: str) -> TableProof:
         table = self._node.catalog.table_by_oid(rel.relid)
@@ -314,10 +332,8 @@ class _Verification:
             table = self._comparable(rel, vector)
             with locked_table(session, described) as remote:
                 result = self._compare(session, table, remote, vector)
-        except NotComparable as error:
-            return self._not_comparable(rel, error.message)
-        except PublisherError as error:
-            return self._not_comparable(rel, f"the source says: {error.message}")
+        except Wal2LakeError as error:
+            return self._not_comparable(rel, self._reason(error))
         changed = self._changed_by_policies(rel)
         if not result.is_equal and changed:
             return self._not_comparable(
