@@ -13,14 +13,14 @@ from typing import Any, cast
 import pytest
 from tests.fakes.commands import GONE, KEPT, World, rel, remote, table
 
-from wal2lake.catalog import Role, SnapshotVector, Subscription
+from wal2lake.catalog import Catalog, Role, SnapshotVector, Subscription
 from wal2lake.commands.maintenance import verifying
 from wal2lake.errors import PublisherError, StorageError, UsageError, Wal2LakeError
 from wal2lake.local.node import Caller
 from wal2lake.model import Lsn, Oid
 from wal2lake.pg import RemoteTable, Session
 from wal2lake.sql.grammar.maintenance import VerifyTables
-from wal2lake.verify import Comparison, NotComparable
+from wal2lake.verify import Comparison, DifferenceKind, NotComparable
 
 pytestmark = pytest.mark.usefixtures("no_fsync")
 
@@ -146,3 +146,29 @@ def test_an_error_that_a_cancel_has_caused_ends_the_statement(
     sources.check = check
     with pytest.raises(UsageError, match="canceling"):
         sources.answers()
+
+
+def test_rows_are_not_named_to_who_may_not_read_them(
+    sources: Sources, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in conflict reports, the role that writes the table has to have SELECT."""
+    quoted: list[bool] = []
+
+    def comparison(*_: object, quoted_: bool) -> Comparison:
+        quoted.append(quoted_)
+        return Comparison(1, 5, 5, 1, ((DifferenceKind.CHANGED, 1),))
+
+    monkeypatch.setattr(
+        verifying._Verification,
+        "_compare",
+        lambda self, session, table, remote, vector, quoted: comparison(quoted_=quoted),
+    )
+    rights = SimpleNamespace(may_quote=lambda table: table.oid == KEPT)
+    monkeypatch.setattr(Catalog, "target_rights", lambda *_: rights)
+    details = [answer[2] for answer in sources.answers()]
+    assert quoted == [True, False, False]
+    words = "rows are not named, because the role that writes the table may not read it"
+    assert (
+        details
+        == ["1 changed in 1 of 1 blocks"] + [f"1 changed in 1 of 1 blocks\n{words}"] * 2
+    )

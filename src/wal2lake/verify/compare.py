@@ -62,13 +62,13 @@ class RowDifference:
     """Columns with different values, if the row is changed."""
 
     def __str__(self) -> str:
-        """Return the difference in one line."""
+        """Return the difference in one line, whatever names and values contain."""
         key = ", ".join(
             f"{name}={'null' if value is None else _short(value)}"
             for name, value in self.key
         )
         columns = f": {', '.join(self.columns)}" if self.columns else ""
-        return f"{self.kind.value} ({key}){columns}"
+        return _escaped(f"{self.kind.value} ({key}){columns}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,9 +120,15 @@ class Comparison:
 
 
 def compare(
-    source: Side, copy: Side, columns: Sequence[str], key: Sequence[int]
+    source: Side,
+    copy: Side,
+    columns: Sequence[str],
+    key: Sequence[int],
+    *,
+    quoted: bool = True,
 ) -> Comparison:
-    """Compare two sides. The copy chooses the blocks."""
+    """Compare two sides. The copy chooses the blocks. ``quoted``: the result may have values of
+    rows, not only counts."""
     division = copy.divide()
     theirs, ours = source.digests(division), copy.digests(division)
     differing = ours.differing(theirs)
@@ -131,7 +137,7 @@ def compare(
     readable = _readable(differing, theirs, ours)
     unread = tuple(
         UnreadBlock(
-            division.place(block, columns),
+            division.place(block, columns if quoted else None),
             int(theirs.counts[block]),
             int(ours.counts[block]),
         )
@@ -147,6 +153,7 @@ def compare(
     counts = Counter[DifferenceKind]()
     for each in found:
         counts[each.kind] += each.times
+    shown = found[:MOST_NAMED] if quoted else []
     return Comparison(
         division.blocks,
         theirs.rows,
@@ -154,7 +161,7 @@ def compare(
         len(differing),
         tuple((kind, counts[kind]) for kind in DifferenceKind if counts[kind]),
         unread,
-        tuple(_named(source, copy, found[:MOST_NAMED], columns, key)),
+        tuple(_named(source, copy, shown, columns, key)),
     )
 
 
@@ -249,3 +256,11 @@ def _by_key(rows: Sequence[RowValues]) -> defaultdict[int, list[RowValues]]:
 
 def _short(text: str) -> str:
     return text if len(text) <= 40 else text[:37] + "..."
+
+
+def _escaped(text: str) -> str:
+    """Return the text with a backslash sequence for each character that is not printed."""
+    return "".join(
+        c if c.isprintable() and c != "\\" else c.encode("unicode_escape").decode()
+        for c in text
+    )

@@ -1,8 +1,8 @@
 """The division of a table into blocks of about 16,000 rows, the same at both sides.
 
 Comes in: the key's columns and a sample of its values, or a number of rows. Goes out: a
-``Division``, which gives the block of a row here, and as an SQL expression. Called by ``lakeside``,
-``serverside`` and ``statements``.
+``Division``, which gives the block of a row here, and as an SQL expression. Called by ``sides``
+and ``statements``.
 
     by order   the key is one integer column: the blocks are ranges of its values, so changes that
                are near each other are in few blocks. One side chooses the bounds.
@@ -65,9 +65,10 @@ class Division:
             f" '{{{listed}}}'::bigint[])"
         )
 
-    def place(self, block: int, columns: Sequence[str]) -> str:
-        """Describe the rows of a block; ``columns``: the names of the table's columns."""
-        if self.bounds is None:
+    def place(self, block: int, columns: Sequence[str] | None) -> str:
+        """Describe the rows of a block. ``columns``: the names of the table's columns; None if
+        values of the key are not to be shown."""
+        if self.bounds is None or columns is None:
             return f"block {block + 1} of {self.blocks}"
         name = columns[self.column]
         parts: list[str] = []

@@ -52,16 +52,16 @@ def import_snapshot(session: Session, snapshot: str, lock_timeout_ms: int) -> No
 
 @contextmanager
 def locked_table(
-    session: Session, described: Callable[[], RemoteTable | None]
+    session: Session, find: Callable[[], RemoteTable | None]
 ) -> Iterator[RemoteTable]:
     """Give a table that is locked, and has the rows of the snapshot, until the block ends.
 
-    ``described`` asks the session for the table; None: there is none. Raises NotComparable if the
+    ``find`` asks the session for the table; None: there is none. Raises NotComparable if the
     table has changed, if another session has locked it, and for each error of the source in the
     block."""
     session.execute("SAVEPOINT verified")
     try:
-        remote = described()
+        remote = find()
         if remote is None:
             raise NotComparable("it was dropped at the source")
         planned = PlannedTable.of(remote)

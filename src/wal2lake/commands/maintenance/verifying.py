@@ -83,6 +83,10 @@ _ANSWER_SECONDS: Final = 300.0
 """Longest wait for an answer from the source's catalogs, beside that for a lock. A guess. Digests
 and hashes are awaited without a limit, because they take the longer the larger the table is."""
 
+_NOT_NAMED: Final = (
+    "rows are not named, because the role that writes the table may not read it"
+)
+
 _QUERY_CANCELED: Final = "57014"
 
 _MOST_PLACES: Final = 20
@@ -204,6 +208,7 @@ class _Verification:
         self._caller = caller
         self._subscription = subscription
         self._must_use_password = node.catalog.must_use_password(subscription)
+        self._rights = node.catalog.target_rights(subscription)
 
     def run(self, rels: Sequence[SubscriptionRel]) -> Iterator[TableProof]:
         """Yield the answer for each table. Only a cancel raises."""
@@ -323,31 +328,37 @@ class _Verification:
         """Compare a table, or say why that is not possible."""
         name = (rel.remote_namespace, rel.remote_name)
 
-        def described() -> RemoteTable | None:
+        def find() -> RemoteTable | None:
             # Alone, because a description may wait for the lock of its table.
             publications = self._subscription.publications
             return Publisher(session).tables((name,), publications).get(name)
 
         try:
             table = self._comparable(rel, vector)
-            with locked_table(session, described) as remote:
-                result = self._compare(session, table, remote, vector)
+            quoted = self._rights.may_quote(table)
+            with locked_table(session, find) as remote:
+                result = self._compare(session, table, remote, vector, quoted)
         except Wal2LakeError as error:
             return self._not_comparable(rel, self._reason(error))
+        if result.is_equal:
+            return TableProof(
+                self._subscription.name, table.qualified, EQUAL, lsn, result
+            )
+        detail = described(result)
+        if not quoted:
+            detail += f"\n{_NOT_NAMED}"
         changed = self._changed_by_policies(rel)
-        if not result.is_equal and changed:
+        if changed:
             return self._not_comparable(
-                rel,
-                f"value policies have changed values of {changed}"
-                f" ({described(result)})",
+                rel, f"value policies have changed values of {changed} ({detail})"
             )
         return TableProof(
             self._subscription.name,
             table.qualified,
-            EQUAL if result.is_equal else DIFFERENT,
+            DIFFERENT,
             lsn,
             result,
-            None if result.is_equal else described(result),
+            detail,
         )
 
     def _comparable(self, rel: SubscriptionRel, vector: SnapshotVector) -> TableDef:
@@ -377,6 +388,7 @@ class _Verification:
         table: TableDef,
         remote: RemoteTable,
         vector: SnapshotVector,
+        quoted: bool,
     ) -> Comparison:
         columns = tuple(column.name for column in remote.columns)
         missing = [name for name in columns if table.column(name) is None]
@@ -405,6 +417,7 @@ class _Verification:
             LakeSide(read, key_read, forms, key, lambda rows: self._caller.check()),
             columns,
             key,
+            quoted=quoted,
         )
 
     def _changed_by_policies(self, rel: SubscriptionRel) -> str:
