@@ -20,19 +20,24 @@ from numpy.typing import NDArray
 from wal2lake.apply.step.statemarks import StateMark, StateMarks
 from wal2lake.catalog import SnapshotVector, Subscription
 from wal2lake.cli.verify.report import VerifiedTable, exit_code, lines
+from wal2lake.cli.verify.run import _told
 from wal2lake.commands.maintenance.states import state_at_snapshot
 from wal2lake.commands.maintenance.verifying import described
 from wal2lake.errors import SqlSyntaxError, UsageError
 from wal2lake.model import Lsn, Oid
 from wal2lake.pg import Session
+from wal2lake.pg.client import Failure
 from wal2lake.pg.publisher import SlotCreated
 from wal2lake.pgtypes import arrow_to_text
 from wal2lake.sql.grammar.maintenance import VerifyTables
 from wal2lake.sql.grammar.parser import parse
 from wal2lake.sql.grammar.statements import QualifiedName
 from wal2lake.verify import (
+    Comparison,
+    DifferenceKind,
     LakeSide,
     NotComparable,
+    RowDifference,
     TableStatements,
     compare,
     form_of,
@@ -184,6 +189,14 @@ def test_another_value_is_found(column: str, value: object) -> None:
     """Among them what PostgreSQL's own hash functions do not tell apart: another sign of a
     numeric, and a bigint that is greater by 2^32."""
     assert differences(changed(0, **{column: value})) == [f"changed (id=1): {column}"]
+
+
+def test_a_difference_is_one_line_whatever_the_key_is() -> None:
+    key = (("a\nb", "x\n\x1b[2J\u00e9\\" + "y" * 40), ("c", None))
+    difference = RowDifference(DifferenceKind.CHANGED, key, ("d\r",))
+    assert str(difference) == (
+        "changed (a\\nb=x\\n\\x1b[2J\u00e9\\\\yyyyyyyyyyyyyyyyyyyyyyyyyyyyy..., c=null): d\\r"
+    )
 
 
 def test_null_is_not_an_empty_text() -> None:
@@ -347,6 +360,28 @@ def test_rows_of_small_blocks_are_named_beside_a_large_one() -> None:
     assert lines_[-2] == "id < 70: 69 rows at the source, 9 in the copy"
 
 
+def test_rows_that_may_not_be_quoted_are_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    copy = [*changed(0, i=8)[:30], *ROWS[31:]]
+    division = Division(4, (25, 50, 75))
+
+    def result() -> Comparison:
+        sides = [RowsSide(rows, (0,), division) for rows in (ROWS, copy)]
+        for side in sides:
+            monkeypatch.setattr(side, "values", None)
+        return compare(sides[0], sides[1], NAMES, (0,), quoted=False)
+
+    assert result().differing_rows == 2
+    assert result().named == ()
+    module = importlib.import_module("wal2lake.verify.compare")
+    monkeypatch.setattr(module, "MOST_ROWS", 10)
+    assert [block.place for block in result().unread] == [
+        "block 1 of 4",
+        "block 2 of 4",
+    ]
+
+
 def test_a_key_of_several_columns_is_divided_by_hash() -> None:
     """Its first column may have one value in all rows."""
     assert is_ordered(FORMS, (0,))
@@ -459,6 +494,12 @@ def test_the_report_says_what_is_different() -> None:
     assert "a.d: it is paused" in shown
     assert shown[-1] == "3 tables: 1 equal, 1 different, 1 not comparable."
     assert list(lines([equal]))[-1] == "1 table equal."
+
+
+def test_a_notice_moves_no_cursor(capsys: pytest.CaptureFixture[str]) -> None:
+    with _told() as tell:
+        tell(Failure("INFO", "00000", 'table "a\x1b[2J\nb": equal'))
+    assert capsys.readouterr().err == 'table "a?[2J?b": equal\n'
 
 
 class Worker:

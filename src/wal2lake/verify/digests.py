@@ -1,8 +1,7 @@
 """Digests of blocks of a table's rows.
 
 Comes in: hashes of rows and the block of each, or the answer of a server's aggregate. Goes out:
-``BlockDigests``, and the blocks in which two of them differ. Called by ``lakeside``, ``serverside``
-and ``compare``.
+``BlockDigests``, and the blocks in which two of them differ. Called by ``sides`` and ``compare``.
 
 A block's digest is the number of its rows and the sums, modulo 2^64, of their two hashes. The order
 of the rows has no part in it, nor has the order of reading. Sums and not XOR: the same difference

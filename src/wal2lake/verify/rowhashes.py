@@ -1,7 +1,7 @@
 """Two hashes of each row, and one of its key: equal at both sides.
 
 Comes in: the columns of a batch, their forms, the key's positions. Goes out: ``RowHashes``. The
-same in SQL: ``statements``. Called by ``lakeside``.
+same in SQL: ``statements``. Called by ``sides``.
 
 A row's hash is hash_bytes_extended() of its image, with two seeds: the whole row is mixed by one
 function, so a value's place counts, and the hash of a row is no sum of its columns' hashes.

@@ -1,7 +1,7 @@
 """The statements that a server is asked: digests of blocks, hashes and values of rows.
 
 Comes in: what to read (a relation with its row filter), columns, forms, the key. Goes out: SQL.
-Called by ``serverside``. Needs neither an extension nor a privilege beyond SELECT.
+Called by ``sides``. Needs neither an extension nor a privilege beyond SELECT.
 
     image     record_send(ROW(...)) of the columns' forms
     hash      hash_record_extended(ROW(image), seed): the extended hash of a record of one column,

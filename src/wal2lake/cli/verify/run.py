@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from wal2lake.cli.sql import failure_lines
 from wal2lake.cli.terminal.errors import print_error
 from wal2lake.cli.terminal.progress import is_drawn, spinner
+from wal2lake.cli.terminal.words import clean
 from wal2lake.cli.verify.report import (
     NOT_COMPARABLE,
     VerifiedTable,
@@ -67,7 +68,7 @@ def _ask(options: argparse.Namespace) -> list[VerifiedTable] | Failure:
 def _told() -> Iterator[Callable[[Failure], None]]:
     """Yield a function that shows the node's word about each table as it is done."""
     if not (is_drawn(sys.stderr) and sys.stdout.isatty()):
-        yield lambda notice: print(notice.message, file=sys.stderr, flush=True)
+        yield lambda notice: print(clean(notice.message), file=sys.stderr, flush=True)
         return
     progress = spinner("comparing", threaded=True)
     done = 0
@@ -75,7 +76,7 @@ def _told() -> Iterator[Callable[[Failure], None]]:
     def show(notice: Failure) -> None:
         nonlocal done
         done += 1
-        text = f"comparing: {done} done, {notice.message}"
+        text = f"comparing: {done} done, {clean(notice.message)}"
         progress.update(progress.task_ids[0], description=text)
 
     try:
