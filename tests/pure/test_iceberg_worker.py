@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from pyiceberg.table import StaticTable
+from structlog.testing import capture_logs
 from tests.fakes.mirrored_table import COLUMNS, MirroredTable, now_ms
 
 from wal2lake.catalog import Catalog, Subscription, SubscriptionRel, TableDef
 from wal2lake.lake.iceberg import IcebergMirror
 from wal2lake.local.mirrors import MirrorWorker, wanted_mirrors
+from wal2lake.local.mirrors import worker as worker_module
 from wal2lake.model import Lsn, Oid, SyncState
 from wal2lake.settings import IcebergSettings
 
@@ -156,3 +159,62 @@ def test_a_dropped_table_is_left(tmp_path: Path) -> None:
     table.root.rename(tmp_path / "gone")
     world.worker.round()
     assert not table.root.exists()
+
+
+class Clock:
+    """The worker's clock, as far ahead as a test says."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.ahead = 0.0
+        clocks = SimpleNamespace(
+            monotonic=lambda: time.monotonic() + self.ahead,
+            time=lambda: time.time() + self.ahead,
+        )
+        monkeypatch.setattr(worker_module, "time", clocks)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return Clock(monkeypatch)
+
+
+VARIANT = (("a", "variant"),)
+
+
+def test_a_mirror_that_does_not_follow_holds_nothing_after_its_history(
+    tmp_path: Path, clock: Clock
+) -> None:
+    world = World(tmp_path, "iceberg")
+    table = world.table(1)
+    world.worker.round()
+    table.define(VARIANT)
+    world.worker.round()
+    assert ids(table) == [1]
+    clock.ahead += 3_599
+    world.worker.round()
+    assert world.mirrors.oldest_version(table.location) == 1
+    clock.ahead += 2
+    with capture_logs() as lines:
+        world.worker.round()
+        world.worker.round()
+    assert world.mirrors.oldest_version(table.location) is None
+    assert not list((table.root / "_iceberg" / "metadata").iterdir())
+    (line,) = (one for one in lines if one["event"].startswith("a mirror was removed"))
+    assert line["table"] == "public.t1"
+    assert "no form in Iceberg" in str(line["error"])
+    table.define(COLUMNS)
+    world.worker.round()
+    assert ids(table) == [1]
+
+
+def test_a_mirror_that_follows_again_has_its_whole_history_again(
+    tmp_path: Path, clock: Clock
+) -> None:
+    world = World(tmp_path, "iceberg")
+    table = world.table(1)
+    world.worker.round()
+    for columns in (VARIANT, COLUMNS, VARIANT):
+        table.define(columns)
+        clock.ahead += 3_000
+        world.worker.round()
+    assert world.mirrors.oldest_version(table.location) is not None

@@ -2,8 +2,13 @@
 
 Takes the node; gives lines in the log. A round begins every ``iceberg.interval_ms``: each mirrored
 table whose published version is not shown yet gets a snapshot. A table that cannot be mirrored is
-reported and tried again, and holds up no other. Every ``_TRIM_SECONDS`` old snapshots go, also
-those of tables that nobody writes, and mirrors of tables that are mirrored no longer.
+reported and tried again, and holds up no other. A mirror holds files and versions of its table. So
+one that has not followed for ``iceberg.history_ms``, whatever the reason, is removed, and begins
+anew once the table can be mirrored: otherwise VACUUM
+would never remove anything again.
+
+Every ``_TRIM_SECONDS`` old snapshots go, also those of tables that nobody writes, and mirrors of
+tables that are mirrored no longer.
 
 DROP TABLE calls ``leave``, as it does for all work in the background.
 
@@ -23,12 +28,14 @@ from wal2lake.lake import CommitConflict
 from wal2lake.lake.iceberg import IcebergMirror, MirrorOptions
 from wal2lake.local.mirrors.wanted import WantedMirror, wanted_mirrors
 from wal2lake.local.ports import MirrorParts
-from wal2lake.local.retention.holders import places_of
+from wal2lake.local.retention.holders import TablePlace, places_of
 from wal2lake.observe import RepeatedErrors, get_logger
 from wal2lake.settings import IcebergSettings, Settings
 
 _TRIM_SECONDS: Final = 600.0
 """Interval at which mirrors are trimmed. A guess."""
+
+_NOT_MIRRORED: Final = "a table could not be mirrored to Iceberg"
 
 
 class MirrorWorker:
@@ -41,8 +48,9 @@ class MirrorWorker:
         self._running: str | None = None
         self._left: list[str] = []
         self._shown: dict[str, tuple[int, int]] = {}
+        self._behind: dict[str, float] = {}
         self._trimmed = time.monotonic()
-        self._repeated: dict[str, RepeatedErrors] = {}
+        self._repeated: dict[tuple[str, str], RepeatedErrors] = {}
         self._log = get_logger().bind(worker="iceberg")
         self._thread = threading.Thread(target=self._run, name="iceberg", daemon=True)
 
@@ -82,6 +90,8 @@ class MirrorWorker:
             with self._at(location) as free:
                 if free:
                     self._mirror(wanted)
+        for location in self._behind.keys() - mirrored:
+            del self._behind[location]
         if time.monotonic() - self._trimmed >= _TRIM_SECONDS:
             self.trim(mirrored)
 
@@ -96,8 +106,7 @@ class MirrorWorker:
                 try:
                     if place.location in mirrored:
                         self._mirrors.trim(place.location, oldest_ms)
-                    elif self._mirrors.remove(place.location):
-                        self._shown.pop(place.location, None)
+                    elif self._remove(place):
                         self._log.info("mirror removed", table=place.shown)
                 except Exception as error:
                     self._say(place.location, "a mirror could not be trimmed", error)
@@ -136,35 +145,57 @@ class MirrorWorker:
                 self._changed.notify_all()
 
     def _mirror(self, wanted: WantedMirror) -> None:
-        place, settings = wanted.place, self._settings
-        options = MirrorOptions(settings.format_version, settings.history_ms)
+        location = wanted.place.location
         try:
-            version = wanted.version
-            if version is None:
-                version = self._node.tables.state(place.location).version
-            shown = version, options.format_version
-            if self._shown.get(place.location) == shown:
-                return
-            done = self._mirrors.mirror(
-                place.location,
-                version,
-                None if wanted.lsn is None else str(wanted.lsn),
-                options,
-            )
-        except UndefinedObjectError:
-            return  # The table has been dropped meanwhile.
-        except CommitConflict:
-            return  # Another process was first; the next round looks again.
+            anew = self._follow(wanted)
         except Exception as error:
-            self._say(place.location, "a table could not be mirrored to Iceberg", error)
+            self._could_not(wanted.place, error)
             return
-        self._shown[place.location] = shown
-        self._repeated.pop(place.location, None)
-        if done.anew:
-            self._log.info("mirror begun anew", table=place.shown)
+        self._behind.pop(location, None)
+        self._repeated.pop((location, _NOT_MIRRORED), None)
+        if anew:
+            self._log.info("mirror begun anew", table=wanted.place.shown)
+
+    def _follow(self, wanted: WantedMirror) -> bool:
+        """Let a mirror show what it should; returns whether it has begun anew."""
+        location, settings = wanted.place.location, self._settings
+        options = MirrorOptions(settings.format_version, settings.history_ms)
+        version = wanted.version
+        if version is None:
+            version = self._node.tables.state(location).version
+        shown = version, options.format_version
+        if self._shown.get(location) == shown:
+            return False
+        lsn = None if wanted.lsn is None else str(wanted.lsn)
+        done = self._mirrors.mirror(location, version, lsn, options)
+        self._shown[location] = shown
+        return done.anew
+
+    def _could_not(self, place: TablePlace, error: Exception) -> None:
+        """Report that a mirror has not followed; remove it if that is so for too long."""
+        now = time.monotonic()
+        since = self._behind.setdefault(place.location, now)
+        # A table may have been dropped meanwhile, and another process may have been first.
+        if not isinstance(error, UndefinedObjectError | CommitConflict):
+            self._say(place.location, _NOT_MIRRORED, error)
+        if now - since < self._settings.history_ms / 1000:
+            return
+        try:
+            if self._remove(place):
+                self._log.error(
+                    "a mirror was removed that has not followed for iceberg.history_ms",
+                    table=place.shown,
+                    error=error,
+                )
+        except Exception as other:
+            self._say(place.location, "a mirror could not be removed", other)
+
+    def _remove(self, place: TablePlace) -> bool:
+        self._shown.pop(place.location, None)
+        return self._mirrors.remove(place.location)
 
     def _say(self, location: str, text: str, error: Exception) -> None:
-        repeated = self._repeated.setdefault(location, RepeatedErrors())
+        repeated = self._repeated.setdefault((location, text), RepeatedErrors())
         repeated.say(self._log, text, error)
 
 
