@@ -408,7 +408,7 @@ def test_old_snapshots_go_with_their_files(table: MirroredTable) -> None:
         table.delete({file_of(table, -1): [0]} if number % 3 == 0 else {})
         mirror.mirror(table.location, table.version, None, options)
         clock[0] += 4_000
-    assert len(iceberg(table).metadata.snapshots) == 3
+    assert len(iceberg(table).metadata.snapshots) == 4
     assert mirror.oldest_version(table.location) == min(versions(table))
     clock[0] += 4_000_000
     before = {path.name for path in (table.root / "_iceberg/metadata").iterdir()}
@@ -420,14 +420,25 @@ def test_old_snapshots_go_with_their_files(table: MirroredTable) -> None:
     assert mirror.trim(table.location, clock[0]) == 0
 
 
-def test_snapshots_below_a_version_go(table: MirroredTable) -> None:
-    mirror = mirror_of(table)
-    for number in range(4):
-        table.append(rows([number]))
-        mirror.mirror(table.location, table.version, None)
-    mirror.trim(table.location, 0, oldest=3)
-    assert sorted(versions(table)) == [3, 4]
-    assert mirror.oldest_version(table.location) == 3
+def test_a_snapshot_stays_for_the_history_after_it_was_replaced(
+    table: MirroredTable,
+) -> None:
+    clock = [1_800_000_000_000]
+    mirror = IcebergMirror(table, lambda: clock[0])  # type: ignore[arg-type]
+    options = MirrorOptions(history_ms=10_000)
+    table.append(rows([1]))
+    mirror.mirror(table.location, table.version, None, options)
+    clock[0] += 7_200_000
+    reader = iceberg(table)
+    table.append(rows([2]))
+    mirror.mirror(table.location, table.version, None, options)
+    for late, expected in ((10_000, [1, 2]), (1, [2])):
+        clock[0] += late
+        mirror.trim(table.location, clock[0] - options.history_ms)
+        assert sorted(versions(table)) == expected
+        assert mirror.oldest_version(table.location) == expected[0]
+        if 1 in expected:
+            assert counted(reader.scan().to_arrow()) == Counter([(1, "n1")])
 
 
 def test_the_number_of_manifests_is_bounded(

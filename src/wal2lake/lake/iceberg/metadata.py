@@ -9,8 +9,9 @@ The cursor is in the summary of the newest snapshot, so it changes in one commit
     wal2lake.delta_version    the version that the snapshot shows
     wal2lake.lsn              all transactions that commit before this position are in it
 
-Snapshots that are too old leave the metadata in the commit of the next one. A snapshot is one
-moment of the table, so a reader of an old one needs files that Delta may have given up:
+A snapshot leaves the metadata some time after the next one has replaced it, however old it is
+itself: until then readers begin with it. It is one moment of the table, so a reader of an old one
+needs files that Delta may have given up:
 ``oldest_version`` says from which version on the mirror needs files.
 
 Sources: Iceberg table specification, "Table Metadata Fields", "Snapshots", "Row Lineage".
@@ -166,19 +167,17 @@ def with_snapshot(metadata: Json, snapshot: NewSnapshot) -> Json:
     return changed
 
 
-def without_old(metadata: Json, oldest_ms: int, oldest_version: int) -> Json:
-    """Return the metadata without snapshots that are older than a time or than a version of the
-    table; the current one stays. The same object if there are none."""
+def without_old(metadata: Json, oldest_ms: int) -> Json:
+    """Return the metadata without snapshots that were replaced before a time; the current one
+    stays. The same object if there are none."""
+    snapshots = metadata["snapshots"]
     kept = [
         snapshot
-        for snapshot in metadata["snapshots"]
-        if snapshot["snapshot-id"] == metadata["current-snapshot-id"]
-        or (
-            snapshot["timestamp-ms"] >= oldest_ms
-            and int(snapshot["summary"][VERSION]) >= oldest_version
-        )
+        for snapshot, successor in zip(snapshots, snapshots[1:], strict=False)
+        if successor["timestamp-ms"] >= oldest_ms
     ]
-    if len(kept) == len(metadata["snapshots"]):
+    kept += snapshots[-1:]
+    if len(kept) == len(snapshots):
         return metadata
     ids = {snapshot["snapshot-id"] for snapshot in kept}
     schemas = {snapshot["schema-id"] for snapshot in kept}

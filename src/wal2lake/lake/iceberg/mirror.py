@@ -85,7 +85,7 @@ class MirrorOptions:
     format_version: int = 3
     """3: deletion vectors; 2: position delete files, for readers without format 3."""
     history_ms: int = 3_600_000
-    """Age from which a snapshot goes."""
+    """A snapshot goes when the next one is that old."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,15 +191,15 @@ class IcebergMirror:
         made = self._commit(location, place, known, following, target, options)
         return Mirrored(target, made.number, anew=anew and known is not None)
 
-    def trim(self, location: str, oldest_ms: int, oldest: int = 0) -> int:
-        """Remove snapshots older than a time or than a version of the table, and then the mirror's
-        own files that are not needed; return how many files went."""
+    def trim(self, location: str, oldest_ms: int) -> int:
+        """Remove snapshots that were replaced before a time, and then the mirror's own files that
+        are not needed; return how many files went."""
         place = _place(location)
         known = self._current(location, place)
         if known is None or _was_moved(place, known.stored.metadata):
             return 0
         stored = known.stored
-        metadata = without_old(stored.metadata, oldest_ms, oldest)
+        metadata = without_old(stored.metadata, oldest_ms)
         if metadata is not stored.metadata:
             logged = replaces(
                 metadata, stored.metadata, place.metadata_path(stored.number)
@@ -352,7 +352,7 @@ class IcebergMirror:
             data.next_row_id,
         )
         metadata = with_snapshot(following.base, snapshot)
-        metadata = without_old(metadata, now_ms - options.history_ms, 0)
+        metadata = without_old(metadata, now_ms - options.history_ms)
         number = 1
         if known is not None:
             number = known.stored.number + 1
