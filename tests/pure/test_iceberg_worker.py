@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,11 +14,14 @@ from structlog.testing import capture_logs
 from tests.fakes.mirrored_table import COLUMNS, MirroredTable, now_ms
 
 from wal2lake.catalog import Catalog, Subscription, SubscriptionRel, TableDef
+from wal2lake.errors import StorageError
 from wal2lake.lake.iceberg import IcebergMirror
+from wal2lake.lake.iceberg.place import MirrorPlace
 from wal2lake.local.mirrors import MirrorWorker, wanted_mirrors
 from wal2lake.local.mirrors import worker as worker_module
 from wal2lake.model import Lsn, Oid, SyncState
 from wal2lake.settings import IcebergSettings
+from wal2lake.testing.waits import wait_until
 
 pytestmark = pytest.mark.usefixtures("no_fsync")
 
@@ -150,14 +154,57 @@ def test_a_mirror_that_nobody_wants_any_more_goes(tmp_path: Path) -> None:
     assert ids(table) == [1]
 
 
-def test_a_dropped_table_is_left(tmp_path: Path) -> None:
+def test_a_dropped_table_is_not_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path, "iceberg")
+    tables = [world.table(1), world.table(2)]
+    found = worker_module.wanted_mirrors
+
+    def drop_after_the_list(catalog: Catalog) -> Any:
+        wanted = list(found(catalog))
+        world.catalog.drop_table(Oid(1))
+        world.worker.leave(tables[0].location)
+        return wanted
+
+    monkeypatch.setattr(worker_module, "wanted_mirrors", drop_after_the_list)
+    world.worker.round()
+    assert [ids(table) for table in tables] == [None, [2]]
+
+
+def test_a_drop_waits_for_one_step_of_the_worker(tmp_path: Path) -> None:
     world = World(tmp_path, "iceberg")
     table = world.table(1)
-    world.worker.start()
-    world.worker.leave(table.location)
-    world.worker.stop()
+    begun, dropped = threading.Event(), threading.Event()
+
+    def drop() -> None:
+        begun.wait()
+        world.catalog.drop_table(Oid(1))
+        world.worker.leave(table.location)
+        dropped.set()
+
+    def slow_state(location: str) -> Any:
+        begun.set()
+        wait_until(lambda: bool(world.worker._left))
+        return MirroredTable.state(table, location)
+
+    table.state = slow_state  # type: ignore[method-assign]
+    dropping = threading.Thread(target=drop)
+    dropping.start()
+    world.worker.round()
+    dropping.join(10)
+    assert dropped.is_set()
+    assert ids(table) is None
+    assert not world.worker._behind
+
+
+def test_the_folder_of_a_table_that_is_gone_is_not_made(tmp_path: Path) -> None:
+    world = World(tmp_path, "iceberg")
+    table = world.table(1)
     table.root.rename(tmp_path / "gone")
     world.worker.round()
+    with pytest.raises(StorageError):
+        MirrorPlace(table.store).make()
     assert not table.root.exists()
 
 

@@ -62,7 +62,12 @@ from wal2lake.lake.iceberg.metadata import (
     with_snapshot,
     without_old,
 )
-from wal2lake.lake.iceberg.place import MirrorNames, MirrorPlace, StoredMetadata
+from wal2lake.lake.iceberg.place import (
+    Check,
+    MirrorNames,
+    MirrorPlace,
+    StoredMetadata,
+)
 from wal2lake.lake.port import CommitConflict, TablePort, TableState
 from wal2lake.lake.store import open_reader, store_at
 from wal2lake.lake.tablefiles import DataFile
@@ -159,15 +164,18 @@ class IcebergMirror:
         version: int,
         lsn: str | None,
         options: MirrorOptions = MirrorOptions(),
+        check: Check = lambda: None,
     ) -> Mirrored:
-        """Show a version of the table, durably.
+        """Show a version of the table, durably. ``check`` is called between the steps and ends the
+        work by raising, as for all methods; before the commit nothing names what was written.
 
         CommitConflict (40001) if another process has mirrored meanwhile: repeat.
         FeatureNotSupportedError (0A000) if the table has no form in Iceberg; the mirror then stays
         as it was.
         """
-        place = _place(location)
+        place = _place(location, check)
         known = self._current(location, place)
+        check()
         state = self._state(location, version)
         target = MirrorCursor(state.table_id, version, lsn)
         if known is not None:
@@ -182,6 +190,7 @@ class IcebergMirror:
                 if place.hinted() != known.stored.number:
                     place.hint(known.stored.number)
                 return Mirrored(cursor, known.stored.number, already_done=True)
+        check()
         following = self._following(location, place, known, state, options)
         anew = following is None
         if following is None:
@@ -191,10 +200,12 @@ class IcebergMirror:
         made = self._commit(location, place, known, following, target, options)
         return Mirrored(target, made.number, anew=anew and known is not None)
 
-    def trim(self, location: str, oldest_ms: int) -> int:
+    def trim(
+        self, location: str, oldest_ms: int, check: Check = lambda: None
+    ) -> int:
         """Remove snapshots that were replaced before a time, and then the mirror's own files that
         are not needed; return how many files went."""
-        place = _place(location)
+        place = _place(location, check)
         known = self._current(location, place)
         if known is None or _was_moved(place, known.stored.metadata):
             return 0
@@ -220,14 +231,14 @@ class IcebergMirror:
         stored = MirrorPlace(store).newest(None if known is None else known.stored)
         return None if stored is None else oldest_version(stored.metadata)
 
-    def remove(self, location: str) -> bool:
+    def remove(self, location: str, check: Check = lambda: None) -> bool:
         """Remove a table's mirror; false if there is none."""
         store = store_at(location)
         if store is None:
             return False
         with self._lock:
             self._known.pop(location, None)
-        return MirrorPlace(store).remove()
+        return MirrorPlace(store, check).remove()
 
     def _state(self, location: str, version: int) -> TableState:
         state = self._tables.state(location)
@@ -377,17 +388,17 @@ class IcebergMirror:
         """Write what says which rows are deleted, and the manifests."""
         change, columns = following.change, following.columns
         changed = {**change.added, **change.vectors}
-        vectors = {
-            path: read_vector(location, file.vector)
-            for path, file in changed.items()
-            if file.vector is not None
-        }
+        vectors = {}
+        for path, file in changed.items():
+            if file.vector is not None:
+                place.check()
+                vectors[path] = read_vector(location, file.vector)
         telling = _write_deletes(place, names, following, changed, vectors)
         paths = names.numbered("avro")
         data = next_manifests(
             following.data,
             change.removed,
-            [_data_record(path, file, columns) for path, file in change.added.items()],
+            _data_records(place, change.added, columns),
             following.facts(following.base.get("next-row-id", 0)),
             paths,
             deletes=False,
@@ -405,14 +416,14 @@ class IcebergMirror:
         return data, deletes
 
 
-def _place(location: str) -> MirrorPlace:
+def _place(location: str, check: Check) -> MirrorPlace:
     store = store_at(location)
     if store is None:
         raise FeatureNotSupportedError(
             f'the table at "{location}" cannot be mirrored to Iceberg',
             hint="Mirrors are in directories and in object stores.",
         )
-    return MirrorPlace(store)
+    return MirrorPlace(store, check)
 
 
 def _root(location: str) -> str:
@@ -514,6 +525,17 @@ def _write_deletes(
                 "referenced_data_file": path,
             }
         )
+    return records
+
+
+def _data_records(
+    place: MirrorPlace, added: Mapping[str, DataFile], columns: MirroredColumns
+) -> list[Record]:
+    """Return the ``data_file`` records of new files of the table."""
+    records = []
+    for path, file in added.items():
+        place.check()
+        records.append(_data_record(path, file, columns))
     return records
 
 

@@ -24,7 +24,7 @@ from __future__ import annotations
 import json
 import re
 import uuid
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -39,6 +39,9 @@ _HINT: Final = f"{_METADATA}/version-hint.text"
 GRACE_MS: Final = 3_600_000
 """Age from which a file that no metadata names is removed: no commit is under way so long. A
 guess."""
+
+Check = Callable[[], None]
+"""Is called between the steps of a longer work, which it ends by raising."""
 
 _NUMBERED: Final = re.compile(r"v(\d+)\.metadata\.json")
 _TIMED: Final = re.compile(r"(\d{13})-[0-9a-f]{32}.*")
@@ -56,8 +59,11 @@ class StoredMetadata:
 class MirrorPlace:
     """The files of one table's mirror."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, check: Check = lambda: None) -> None:
+        """``check`` is called before each file is read, written or removed; when it raises, nothing
+        names what was written."""
         self._store = store
+        self.check = check
 
     @property
     def location(self) -> str:
@@ -65,8 +71,10 @@ class MirrorPlace:
         return f"{self._store.location}/{FOLDER}"
 
     def make(self) -> None:
-        """Create the folder."""
-        self._store.make_folder(_METADATA)
+        """Create the folder in that of the table. One that is missing was dropped, and a new one
+        would block the next table of that name."""
+        self.check()
+        self._store.make_folder(_METADATA, with_root=False)
 
     def newest(self, known: StoredMetadata | None) -> StoredMetadata | None:
         """Return the newest metadata; None if the table has no mirror. ``known`` is returned if it
@@ -106,10 +114,12 @@ class MirrorPlace:
 
     def write(self, path: str, content: bytes) -> None:
         """Write a new file. It counts only once the folder is settled."""
+        self.check()
         self._store.put(self._key_of(path), content)
 
     def read(self, path: str) -> bytes:
         """Return a file's content."""
+        self.check()
         return self._store.read(self._key_of(path))
 
     def commit(self, number: int, metadata: Json) -> StoredMetadata | None:
@@ -117,6 +127,7 @@ class MirrorPlace:
 
         The files that it names become durable before.
         """
+        self.check()
         self._store.settle(_METADATA)
         content = json.dumps(metadata, separators=(",", ":")).encode()
         stamp = self._store.put_if_absent(_key(number), content)
@@ -146,6 +157,7 @@ class MirrorPlace:
         for name in self._store.list_after(_METADATA):
             if name in kept or not _is_old(name, newest, now_ms - GRACE_MS):
                 continue
+            self.check()
             self._store.delete(f"{_METADATA}/{name}")
             removed += 1
         if removed:
@@ -158,6 +170,7 @@ class MirrorPlace:
         names = self._store.list_after(_METADATA)
         names.sort(key=lambda name: (name != "version-hint.text", "json" not in name))
         for name in names:
+            self.check()
             self._store.delete(f"{_METADATA}/{name}")
         if names:
             self._store.settle(_METADATA)

@@ -55,11 +55,14 @@ class LocalStore:
         """Return the directory's path."""
         return str(self.root)
 
-    def make_folder(self, folder: str) -> None:
+    def make_folder(self, folder: str, *, with_root: bool = True) -> None:
         """Create a directory and those above it."""
         path = self.root / folder
         try:
-            path.mkdir(parents=True, exist_ok=True)
+            if not with_root:
+                for above in reversed(Path(folder).parents[:-1]):
+                    (self.root / above).mkdir(exist_ok=True)
+            path.mkdir(parents=with_root, exist_ok=True)
         except OSError as error:
             raise storage_error("create directory", path, error) from error
 

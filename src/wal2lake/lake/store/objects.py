@@ -69,7 +69,7 @@ class ObjectStore:
         """Return the URL of the prefix."""
         return self._location
 
-    def make_folder(self, folder: str) -> None:
+    def make_folder(self, folder: str, *, with_root: bool = True) -> None:
         """Do nothing: keys have no folders."""
 
     def settle(self, folder: str) -> None:

@@ -126,8 +126,9 @@ class Store(Protocol):
         """Path or URL of the store's root, without a slash at the end."""
         ...
 
-    def make_folder(self, folder: str) -> None:
-        """Create a folder and those above it. An object store has no folders."""
+    def make_folder(self, folder: str, *, with_root: bool = True) -> None:
+        """Create a folder and those above it; without ``with_root`` only those below the store's
+        root, which must be there. An object store has no folders."""
         ...
 
     def put_if_absent(

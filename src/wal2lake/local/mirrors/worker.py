@@ -10,7 +10,9 @@ would never remove anything again.
 Every ``_TRIM_SECONDS`` old snapshots go, also those of tables that nobody writes, and mirrors of
 tables that are mirrored no longer.
 
-DROP TABLE calls ``leave``, as it does for all work in the background.
+DROP TABLE removes the catalog's row and then calls ``leave``, under a lock that all such commands
+need. A table is begun only if the catalog still has it, since the list of a round may be older; and
+between two steps, which are files that are read or written, the worker looks whether it must go.
 
 Called by the engine.
 """
@@ -36,6 +38,10 @@ _TRIM_SECONDS: Final = 600.0
 """Interval at which mirrors are trimmed. A guess."""
 
 _NOT_MIRRORED: Final = "a table could not be mirrored to Iceberg"
+
+
+class _MustGo(Exception):
+    """Raised between two steps if the table is being dropped or the engine stops."""
 
 
 class MirrorWorker:
@@ -87,7 +93,7 @@ class MirrorWorker:
         for wanted in wanted_mirrors(self._node.catalog):
             location = wanted.place.location
             mirrored.add(location)
-            with self._at(location) as free:
+            with self._at(wanted.place) as free:
                 if free:
                     self._mirror(wanted)
         for location in self._behind.keys() - mirrored:
@@ -100,14 +106,16 @@ class MirrorWorker:
         self._trimmed = time.monotonic()
         oldest_ms = _now_ms() - self._settings.history_ms
         for place in places_of(self._node.catalog):
-            with self._at(place.location) as free:
+            with self._at(place) as free:
                 if not free:
                     continue
                 try:
                     if place.location in mirrored:
-                        self._mirrors.trim(place.location, oldest_ms)
+                        self._mirrors.trim(place.location, oldest_ms, self._check)
                     elif self._remove(place):
                         self._log.info("mirror removed", table=place.shown)
+                except _MustGo:
+                    continue
                 except Exception as error:
                     self._say(place.location, "a mirror could not be trimmed", error)
 
@@ -132,22 +140,39 @@ class MirrorWorker:
                 self._log.error("mirroring stopped", error=error)
 
     @contextmanager
-    def _at(self, location: str) -> Iterator[bool]:
-        """Work on a table; false if the table is being dropped or the engine stops."""
+    def _at(self, place: TablePlace) -> Iterator[bool]:
+        """Work on a table; false if the table is dropped or the engine stops."""
         with self._changed:
-            free = location not in self._left and not self._stopping
-            self._running = location if free else None
+            self._running = place.location
         try:
-            yield free
+            # DROP TABLE waits from here on. If it has not waited, its row is gone already.
+            yield not self._must_go() and self._is_there(place)
         finally:
             with self._changed:
                 self._running = None
                 self._changed.notify_all()
 
+    def _must_go(self) -> bool:
+        return self._stopping or self._running in self._left
+
+    def _check(self) -> None:
+        """End the work on a table that is being dropped, or if the engine stops."""
+        if self._must_go():
+            raise _MustGo
+
+    def _is_there(self, place: TablePlace) -> bool:
+        """Whether the place is still a table's."""
+        tables = (self._node.catalog.table_by_oid(relid) for relid in place.relids)
+        return any(
+            table is not None and table.location == place.location for table in tables
+        )
+
     def _mirror(self, wanted: WantedMirror) -> None:
         location = wanted.place.location
         try:
             anew = self._follow(wanted)
+        except _MustGo:
+            return
         except Exception as error:
             self._could_not(wanted.place, error)
             return
@@ -167,7 +192,7 @@ class MirrorWorker:
         if self._shown.get(location) == shown:
             return False
         lsn = None if wanted.lsn is None else str(wanted.lsn)
-        done = self._mirrors.mirror(location, version, lsn, options)
+        done = self._mirrors.mirror(location, version, lsn, options, self._check)
         self._shown[location] = shown
         return done.anew
 
@@ -187,12 +212,14 @@ class MirrorWorker:
                     table=place.shown,
                     error=error,
                 )
+        except _MustGo:
+            return
         except Exception as other:
             self._say(place.location, "a mirror could not be removed", other)
 
     def _remove(self, place: TablePlace) -> bool:
         self._shown.pop(place.location, None)
-        return self._mirrors.remove(place.location)
+        return self._mirrors.remove(place.location, self._check)
 
     def _say(self, location: str, text: str, error: Exception) -> None:
         repeated = self._repeated.setdefault((location, text), RepeatedErrors())
