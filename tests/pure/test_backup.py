@@ -364,8 +364,11 @@ def test_which_files_belong_to_a_version() -> None:
         f"_delta_log/{7:020}.crc": True,
         "_delta_log/_last_checkpoint": True,
         "_delta_log/._last_checkpoint.crc": False,
+        "_iceberg/metadata/v1.metadata.json": False,
     }.items():
         assert is_of_version(name, 7) is wanted, name
+    assert is_of_version(f"_delta_log/{8:020}.json", None)
+    assert not is_of_version("_iceberg/metadata/version-hint.text", None)
 
 
 def test_the_pointer_names_a_checkpoint_that_is_there(

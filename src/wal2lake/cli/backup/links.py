@@ -34,6 +34,9 @@ _NO_LINKS: Final = frozenset(
 DELTA_LOG: Final = "_delta_log/"
 """Beginning of the names of a table's log."""
 
+ICEBERG: Final = "_iceberg/"
+"""Beginning of the names of a table's mirror."""
+
 
 def names_below(root: Path, *, symlinks: bool = False) -> dict[str, int]:
     """Return the files below a directory, each with its inode; what goes meanwhile is left out.

@@ -35,7 +35,7 @@ from typing import Final
 
 from wal2lake.catalog import Catalog
 from wal2lake.cli.backup.leftover import left_over
-from wal2lake.cli.backup.links import DELTA_LOG, Links
+from wal2lake.cli.backup.links import DELTA_LOG, ICEBERG, Links
 from wal2lake.errors import (
     ConfigurationError,
     FeatureNotSupportedError,
@@ -226,9 +226,7 @@ class _Holder:
         leaving = self._left_over.get(place, frozenset())
 
         def is_wanted(name: str) -> bool:
-            if name in leaving:
-                return False
-            return version is None or is_of_version(name, version)
+            return name not in leaving and is_of_version(name, version)
 
         return self._links(place).hold_table(is_wanted)
 
@@ -253,9 +251,14 @@ def newest_version(root: Path) -> int:
     return max(versions)
 
 
-def is_of_version(name: str, version: int) -> bool:
-    """Return whether a table's file may belong to a version up to this one."""
-    if not name.startswith(DELTA_LOG):
+def is_of_version(name: str, version: int | None) -> bool:
+    """Return whether a table's file may belong to a version up to this one; None: to any.
+
+    Files of its Iceberg mirror never do: the mirror may show a later version by now. A restored
+    node begins it anew, which it does in any case if it is in another place."""
+    if name.startswith(ICEBERG):
+        return False
+    if version is None or not name.startswith(DELTA_LOG):
         return True
     if name == _POINTERS_CHECKSUM:
         # The pointer may change between the two copies; readers do without a checksum.
