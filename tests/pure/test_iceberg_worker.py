@@ -42,6 +42,7 @@ class World:
             [],
         )
         self.stored: dict[str, MirroredTable] = {}
+        self.synced: list[tuple[str, int, bool]] = []
         self.tables = self
         self.settings: Any = SimpleNamespace(iceberg=IcebergSettings())
         self.mirrors = IcebergMirror(self, now_ms)
@@ -78,6 +79,11 @@ class World:
         self.catalog.publish(
             SUBID, Lsn(lsn), {oids[table.location]: v for table, v in versions.items()}
         )
+
+    def sync(self, location: str, version: int) -> None:
+        """Note the call, and whether there is a mirror already."""
+        is_mirrored = (Path(location) / "_iceberg").exists()
+        self.synced.append((location, version, is_mirrored))
 
     def __getattr__(self, name: str) -> Any:
         """Answer as the port of the table that is asked for."""
@@ -127,6 +133,14 @@ def test_the_published_version_is_shown(tmp_path: Path) -> None:
     world.publish(200, {table: 2})
     world.worker.round()
     assert ids(table) == [1, 2]
+
+
+def test_a_version_is_durable_before_it_is_shown(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    table = world.table(1, filled=False, iceberg="true")
+    world.worker.round()
+    world.worker.round()
+    assert world.synced == [(table.location, 1, False)]
 
 
 def test_a_table_that_cannot_be_mirrored_holds_up_no_other(tmp_path: Path) -> None:

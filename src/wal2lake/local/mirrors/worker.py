@@ -191,6 +191,8 @@ class MirrorWorker:
         shown = version, options.format_version
         if self._shown.get(location) == shown:
             return False
+        # Readers of Iceberg must see no version that a power loss takes back.
+        self._node.tables.sync(location, version)
         lsn = None if wanted.lsn is None else str(wanted.lsn)
         done = self._mirrors.mirror(location, version, lsn, options, self._check)
         self._shown[location] = shown
