@@ -121,6 +121,24 @@ def test_a_parameter_decides_before_the_subscription(tmp_path: Path) -> None:
     ]
 
 
+def test_a_node_without_mirrors_reads_no_table_from_the_catalog(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path)
+    table = world.table(1)
+    read: list[Catalog] = []
+    tables = Catalog.tables
+    monkeypatch.setattr(
+        Catalog, "tables", lambda catalog: [read.append(catalog), *tables(catalog)][1:]
+    )
+    world.worker.round()
+    assert not read
+    world.catalog.set_parameters(Oid(1), {"iceberg": "true"})
+    world.worker.round()
+    assert read
+    assert ids(table) == [1]
+
+
 def test_the_published_version_is_shown(tmp_path: Path) -> None:
     world = World(tmp_path, "iceberg")
     table = world.table(1)

@@ -148,6 +148,14 @@ def set_parameters(
     )
 
 
+def any_parameter(connection: sqlite3.Connection, word: str) -> bool:
+    """Whether a table has a storage parameter of this name, or with this value."""
+    row = connection.execute(
+        "select 1 from relation where instr(parameters, ?) limit 1", (json.dumps(word),)
+    ).fetchone()
+    return row is not None
+
+
 def table_of(
     connection: sqlite3.Connection, row: sqlite3.Row | Mapping[str, Any]
 ) -> TableDef:

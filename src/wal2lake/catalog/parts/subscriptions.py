@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from wal2lake.catalog.database import take_oid
-from wal2lake.catalog.objects import comments
+from wal2lake.catalog.objects import comments, tables
 from wal2lake.catalog.parts.copies import copy_anew, leave
 from wal2lake.catalog.parts.part import CatalogPart, change
 from wal2lake.catalog.published import snapshot_vectors
@@ -34,6 +34,14 @@ class Subscriptions(CatalogPart):
         """Return all subscriptions, by OID."""
         with self._database.reading() as connection:
             return subscriptions.all_subscriptions(connection)
+
+    def mentions(self, word: str) -> bool:
+        """Whether an option of a subscription or a storage parameter of a table has this name or
+        this value. Costs far less than reading them all."""
+        with self._database.reading() as connection:
+            return subscriptions.any_option(connection, word) or tables.any_parameter(
+                connection, word
+            )
 
     def subscription(self, oid: Oid) -> Subscription | None:
         """Return a subscription by OID."""

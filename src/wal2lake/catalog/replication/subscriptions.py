@@ -33,6 +33,14 @@ def all_subscriptions(connection: sqlite3.Connection) -> list[Subscription]:
     return [_subscription(r) for r in rows]
 
 
+def any_option(connection: sqlite3.Connection, word: str) -> bool:
+    """Whether a subscription has an option of this name, or with this value."""
+    row = connection.execute(
+        "select 1 from subscription where instr(options, ?) limit 1", (json.dumps(word),)
+    ).fetchone()
+    return row is not None
+
+
 def subscription_by_oid(
     connection: sqlite3.Connection, oid: Oid
 ) -> Subscription | None:

@@ -32,6 +32,8 @@ class WantedMirror:
 
 def wanted_mirrors(catalog: Catalog) -> Iterator[WantedMirror]:
     """Yield the tables that are mirrored."""
+    if not catalog.mentions(ICEBERG):
+        return
     chosen = {
         sub.oid
         for sub in catalog.subscriptions()
