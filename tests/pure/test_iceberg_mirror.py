@@ -21,6 +21,7 @@ from deltalake import DeltaTable, QueryBuilder
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyiceberg.table import StaticTable
+from structlog.testing import capture_logs
 from tests.fakes.mirrored_table import COLUMNS, MirroredTable, Rows, now_ms
 from tests.fakes.objectstores import Server
 from tests.fakes.storeproxy import StoreProxy
@@ -586,6 +587,74 @@ def test_damaged_metadata_is_told(table: MirroredTable) -> None:
     assert "Remove the table's folder _iceberg; the mirror begins anew." in str(
         raised.value.hint
     )
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["{", "[]", '{"format-version": 2, "properties": {}, "snapshots": [{}]}', "ours"],
+)
+def test_unreadable_metadata_holds_nothing_and_is_told(
+    table: MirroredTable, content: str
+) -> None:
+    table.append(rows([1]))
+    mirror = mirror_of(table)
+    mirror.mirror(table.location, table.version, None)
+    folder = table.root / "_iceberg/metadata"
+    if content == "ours":
+        content = (folder / "v1.metadata.json").read_text()
+        content = content.replace('"wal2lake.delta_version"', '"delta_version"')
+    (folder / "v2.metadata.json").write_text(content)
+    with capture_logs() as lines:
+        assert mirror.oldest_version(table.location) is None
+    (line,) = lines
+    assert 'v2.metadata.json"' in str(line["error"])
+    with pytest.raises(StorageError, match="could not read Iceberg metadata"):
+        mirror.mirror(table.location, table.version, None)
+
+
+def test_only_files_of_the_mirror_are_removed(table: MirroredTable) -> None:
+    mirror = mirror_of(table)
+    mirror.mirror(table.location, table.version, None)
+    folder = table.root / "_iceberg/metadata"
+    (folder / "notes.txt").write_text("x")
+    (folder / f".v2.metadata.json.{'0' * 32}.tmp").write_text("x")
+    assert mirror.remove(table.location)
+    assert [path.name for path in folder.iterdir()] == ["notes.txt"]
+    assert not mirror.remove(table.location)
+
+
+def test_metadata_of_another_writer_is_left(table: MirroredTable) -> None:
+    folder = table.root / "_iceberg/metadata"
+    folder.mkdir(parents=True)
+    foreign = folder / "v1.metadata.json"
+    foreign.write_text('{"format-version": 2, "properties": {}, "snapshots": []}')
+    with capture_logs() as lines:
+        assert not mirror_of(table).remove(table.location)
+    assert foreign.exists()
+    (line,) = lines
+    assert "another writer" in line["event"]
+
+
+def test_a_place_without_a_mirror_is_listed_once(
+    table: MirroredTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed = []
+    listing = LocalStore.list_after
+
+    def counted_listing(store: LocalStore, folder: str, name: str = "") -> list[str]:
+        listed.append(folder)
+        return listing(store, folder, name)
+
+    monkeypatch.setattr(LocalStore, "list_after", counted_listing)
+    mirror = mirror_of(table)
+    for _ in range(3):
+        assert not mirror.remove(table.location)
+        assert mirror.oldest_version(table.location) is None
+    assert len(listed) == 1
+    mirror.mirror(table.location, table.version, None)
+    assert mirror.oldest_version(table.location) == 0
+    assert mirror.remove(table.location)
+    assert mirror.oldest_version(table.location) is None
 
 
 @pytest.mark.parametrize("format_version", FORMATS)

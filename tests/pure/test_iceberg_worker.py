@@ -128,9 +128,12 @@ def test_a_node_without_mirrors_reads_no_table_from_the_catalog(
     table = world.table(1)
     read: list[Catalog] = []
     tables = Catalog.tables
-    monkeypatch.setattr(
-        Catalog, "tables", lambda catalog: [read.append(catalog), *tables(catalog)][1:]
-    )
+
+    def noted(catalog: Catalog) -> list[TableDef]:
+        read.append(catalog)
+        return tables(catalog)
+
+    monkeypatch.setattr(Catalog, "tables", noted)
     world.worker.round()
     assert not read
     world.catalog.set_parameters(Oid(1), {"iceberg": "true"})
@@ -191,10 +194,8 @@ def test_a_dropped_table_is_not_begun(
 ) -> None:
     world = World(tmp_path, "iceberg")
     tables = [world.table(1), world.table(2)]
-    found = worker_module.wanted_mirrors
-
     def drop_after_the_list(catalog: Catalog) -> Any:
-        wanted = list(found(catalog))
+        wanted = list(wanted_mirrors(catalog))
         world.catalog.drop_table(Oid(1))
         world.worker.leave(tables[0].location)
         return wanted

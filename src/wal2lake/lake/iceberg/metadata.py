@@ -219,6 +219,12 @@ def current_schema(metadata: Json) -> Json:
     raise StorageError("Iceberg metadata lacks its current schema", sqlstate="XX001")
 
 
+def is_of_mirror(metadata: object) -> bool:
+    """Whether this may be a mirror's metadata, and not that of another writer."""
+    properties = metadata.get("properties") if isinstance(metadata, dict) else None
+    return isinstance(properties, dict) and TABLE_ID in properties
+
+
 def was_mapped(metadata: Json) -> bool:
     """Whether the table had column mapping when the metadata was written."""
     return bool(metadata["properties"].get(_MAPPED) == "true")

@@ -67,10 +67,12 @@ from wal2lake.lake.iceberg.place import (
     MirrorNames,
     MirrorPlace,
     StoredMetadata,
+    UnreadableMirror,
 )
 from wal2lake.lake.port import CommitConflict, TablePort, TableState
 from wal2lake.lake.store import open_reader, store_at
 from wal2lake.lake.tablefiles import DataFile
+from wal2lake.observe import get_logger
 
 MOST_COMMITS: Final = 1_000
 """Most commits that are folded; further back all files are compared, which reads one checkpoint
@@ -157,6 +159,8 @@ class IcebergMirror:
         self._clock_ms = clock_ms
         self._lock = threading.Lock()
         self._known: dict[str, _Known] = {}
+        self._absent: set[str] = set()
+        """Tables that are known to have no mirror."""
 
     def mirror(
         self,
@@ -174,6 +178,8 @@ class IcebergMirror:
         as it was.
         """
         place = _place(location, check)
+        with self._lock:
+            self._absent.discard(location)
         known = self._current(location, place)
         check()
         state = self._state(location, version)
@@ -222,23 +228,32 @@ class IcebergMirror:
         )
 
     def oldest_version(self, location: str) -> int | None:
-        """Return the oldest version of the table whose files the mirror needs; None: no mirror."""
+        """Return the oldest version of the table whose files the mirror needs; None: no mirror, or
+        none that can be read."""
         store = store_at(location)
-        if store is None:
-            return None
         with self._lock:
             known = self._known.get(location)
-        stored = MirrorPlace(store).newest(None if known is None else known.stored)
+            if store is None or location in self._absent:
+                return None
+        try:
+            stored = MirrorPlace(store).newest(None if known is None else known.stored)
+        except UnreadableMirror as error:
+            get_logger().warning("nothing is kept for an Iceberg mirror", error=error)
+            return None
         return None if stored is None else oldest_version(stored.metadata)
 
     def remove(self, location: str, check: Check = lambda: None) -> bool:
-        """Remove a table's mirror; false if there is none."""
+        """Remove a table's mirror; false if there is none. Called often: a place is listed again
+        only after ``mirror``."""
         store = store_at(location)
-        if store is None:
-            return False
         with self._lock:
             self._known.pop(location, None)
-        return MirrorPlace(store, check).remove()
+            if store is None or location in self._absent:
+                return False
+        removed = MirrorPlace(store, check).remove()
+        with self._lock:
+            self._absent.add(location)
+        return removed
 
     def _state(self, location: str, version: int) -> TableState:
         state = self._tables.state(location)

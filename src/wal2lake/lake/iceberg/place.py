@@ -30,7 +30,9 @@ from typing import Final
 
 from wal2lake.errors import StorageError
 from wal2lake.lake.iceberg.columns import Json
+from wal2lake.lake.iceberg.metadata import is_of_mirror, oldest_version
 from wal2lake.lake.store import MissingFileError, Stamp, Store
+from wal2lake.observe import get_logger
 
 FOLDER: Final = "_iceberg"
 _METADATA: Final = f"{FOLDER}/metadata"
@@ -45,6 +47,19 @@ Check = Callable[[], None]
 
 _NUMBERED: Final = re.compile(r"v(\d+)\.metadata\.json")
 _TIMED: Final = re.compile(r"(\d{13})-[0-9a-f]{32}.*")
+_NAMES: Final = rf"{_NUMBERED.pattern}|{_TIMED.pattern}|version-hint\.text"
+_OWN: Final = re.compile(rf"{_NAMES}|\.(?:{_NAMES})\.[0-9a-f]{{32}}\.tmp")
+"""Names that the mirror gives. A crash leaves temporary ones."""
+
+
+class UnreadableMirror(StorageError):
+    """The newest metadata is damaged."""
+
+    sqlstate = "XX001"
+
+
+class ForeignMetadata(UnreadableMirror):
+    """The newest metadata is another writer's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,16 +107,23 @@ class MirrorPlace:
         if number is None:
             return None
         stamp = self._store.stamp(_key(number))
-        try:
-            metadata = json.loads(self._store.read(_key(number)))
-        except ValueError as error:
-            raise StorageError(
-                f'could not read Iceberg metadata "{self.metadata_path(number)}"',
-                sqlstate="XX001",
-                hint="Remove the table's folder _iceberg; the mirror begins anew.",
-            ) from error
+        metadata = self._parsed(number)
         assert stamp is not None
         return StoredMetadata(number, stamp, metadata)
+
+    def _parsed(self, number: int) -> Json:
+        text = f'could not read Iceberg metadata "{self.metadata_path(number)}"'
+        hint = "Remove the table's folder _iceberg; the mirror begins anew."
+        content = self._store.read(_key(number))
+        try:
+            metadata: Json = json.loads(content)
+            if not is_of_mirror(metadata):
+                detail = "Another writer has made it."
+                raise ForeignMetadata(text, detail=detail, hint=hint)
+            oldest_version(metadata)
+        except (ValueError, KeyError, TypeError) as error:
+            raise UnreadableMirror(text, hint=hint) from error
+        return metadata
 
     def metadata_path(self, number: int) -> str:
         """Return the path of a metadata file."""
@@ -165,9 +187,21 @@ class MirrorPlace:
         return removed
 
     def remove(self) -> bool:
-        """Remove all files, first those by which readers find the others; false if there are
-        none."""
-        names = self._store.list_after(_METADATA)
+        """Remove all files of the mirror, first those by which readers find the others; false if
+        there are none, or if the metadata is another writer's."""
+        names = [
+            name for name in self._store.list_after(_METADATA) if _OWN.fullmatch(name)
+        ]
+        try:
+            if names:
+                self.newest(None)
+        except ForeignMetadata as error:
+            get_logger().warning(
+                "Iceberg metadata of another writer was left", error=error
+            )
+            return False
+        except UnreadableMirror:
+            pass
         names.sort(key=lambda name: (name != "version-hint.text", "json" not in name))
         for name in names:
             self.check()
