@@ -324,6 +324,7 @@ def test_sighup_replaces_receivers_with_new_settings_and_tells_the_engine(fake):
         path.read_text()
         .replace("port = 0", "port = 1")
         .replace("# segment_interval_ms = 250", "segment_interval_ms = 77")
+        .replace('# webhook_url = ""', 'webhook_url = "https://u:S3CRET@h/x"')
     )
     fake.signal(signal.SIGHUP)
     fake.wait_events(f"receiver{subid}", 2)
@@ -331,6 +332,8 @@ def test_sighup_replaces_receivers_with_new_settings_and_tells_the_engine(fake):
     told = fake.log_text()
     assert 'parameter "node.port" cannot be changed without restarting' in told
     assert 'parameter "log.segment_interval_ms" changed to "77"' in told
+    assert 'parameter "alerts.webhook_url" changed\n' in told
+    assert "S3CRET" not in told
     fake.wait_events("engine", 1, "signal SIGHUP")
     # What only the engine obeys disturbs no receiver.
     path.write_text(

@@ -216,6 +216,45 @@ def test_bad_variables_and_overrides_name_their_source(tmp_path):
     assert 'parameter "nothing" in the command line' in error.message
 
 
+SECRET = "S3CRET"
+SECRETS = [
+    ("alerts.webhook_url", f'"ftp://u:{SECRET}@h"', f'"https://u:{SECRET}@h/x"'),
+    ("alerts.command", "[5, 31415]", f'"curl -H {SECRET} h"'),
+    ("store.access_key_id", "31415", None),
+    ("store.secret_access_key", "31415", None),
+    ("store.credentials_command", f'"{SECRET}\\nx"', f'"vault {SECRET}"'),
+    ("spark.conf", f'{{ "fs.key" = "{SECRET}", a = [1] }}', f'{{ k = "{SECRET}" }}'),
+]
+"""Settings that no message shows: a value that is refused, and another one that is not."""
+
+
+@pytest.mark.parametrize(("name", "wrong", "right"), SECRETS)
+def test_no_message_shows_a_secret(tmp_path, name, wrong, right):
+    section, _, key = name.partition(".")
+    error = refused(write(tmp_path, f"[{section}]\n{key} = {wrong}\n"))
+    assert name in error.message and error.message.endswith(": (not shown)")
+    assert SECRET not in error.describe() and "31415" not in error.describe()
+    if right is None:
+        return
+    before = load(write(tmp_path, ""), {})
+    after = load(write(tmp_path, f"[{section}]\n{key} = {right}\n"), {})
+    (change,) = changes(before, after)
+    assert change.name == name and change.secret and SECRET not in repr(change)
+
+
+def test_a_change_that_is_no_secret_has_its_value(tmp_path):
+    before = load(write(tmp_path, ""), {})
+    after = load(write(tmp_path, "[log]\nsegment_interval_ms = 77\n"), {})
+    (change,) = changes(before, after)
+    assert (change.value, change.secret) == (77, False)
+
+
+@pytest.mark.parametrize("key", ["webhook_url", "command"])
+def test_settings_of_alerts_may_be_on_the_command_line(tmp_path, key):
+    found = load(write(tmp_path, ""), {}, {f"alerts.{key}": "https://h/x"})
+    assert getattr(found.alerts, key) == "https://h/x"
+
+
 def test_a_directory_without_settings_is_not_a_node(tmp_path):
     error = refused(tmp_path)
     assert "could not access the server configuration file" in error.message

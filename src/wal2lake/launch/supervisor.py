@@ -480,7 +480,8 @@ class Supervisor:
                     " server"
                 )
             else:
-                self._log.info(f'parameter "{change.name}" changed to "{change.value}"')
+                value = "" if change.secret else f' to "{change.value}"'
+                self._log.info(f'parameter "{change.name}" changed{value}')
         self._settings = settings
         effective = [change for change in differing if not change.restart]
         if any(change.receivers for change in effective):

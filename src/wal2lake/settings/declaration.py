@@ -25,11 +25,12 @@ def setting(
     restart: bool = False,
     receivers: bool = True,
     secret: bool = False,
+    command_line: bool = True,
 ) -> T:
     """Declare one setting. ``pattern`` is a regular expression for the whole value, and
     ``allowed`` describes it in words. ``restart``: SIGHUP does not change the setting.
-    ``receivers``: receivers use the setting. ``secret``: no message shows the value, and a command
-    line, which every user of the machine can read, may not have it."""
+    ``receivers``: receivers use the setting. ``secret``: no message shows the value.
+    ``command_line``: a command line, which every user of the machine can read, may have it."""
     metadata = {
         "doc": doc,
         "minimum": minimum,
@@ -40,6 +41,7 @@ def setting(
         "restart": restart,
         "receivers": receivers,
         "secret": secret,
+        "command_line": command_line,
     }
     if isinstance(default, Mapping):
         made: Any = field(

@@ -40,6 +40,8 @@ class _SourcedValue:
     source: str
     is_text: bool
     """From the environment or a command line, where a number is text."""
+    is_secret: bool = False
+    """No message shows the value."""
 
 
 def load(
@@ -59,7 +61,7 @@ def load(
         section, _, key = name.partition(".")
         source = "the command line"
         _check_name(section, key, name, source)
-        _refuse_secret(section, key, name)
+        _check_command_line(section, key, name)
         sourced[section, key] = _SourcedValue(text, source, True)
     sections: dict[str, Any] = {}
     for section, kind in SECTIONS.items():
@@ -133,7 +135,9 @@ class SettingChange:
     name: str
     """``section.name``."""
     value: object
-    """The new value."""
+    """The new value; None for a secret."""
+    secret: bool
+    """No message shows the value."""
     restart: bool
     """The new value takes effect at the node's next start."""
     receivers: bool
@@ -150,7 +154,8 @@ def changes(before: Settings, after: Settings) -> list[SettingChange]:
             changed.append(
                 SettingChange(
                     f"{section}.{f.name}",
-                    new,
+                    None if f.metadata["secret"] else new,
+                    secret=f.metadata["secret"],
                     restart=f.metadata["restart"],
                     receivers=f.metadata["receivers"],
                 )
@@ -262,9 +267,10 @@ def _check_name(section: str, key: str, name: str, source: str) -> None:
     )
 
 
-def _refuse_secret(section: str, key: str, name: str) -> None:
-    """Refuse a secret on a command line, which every user of the machine can read."""
-    if any(f.name == key and f.metadata["secret"] for f in fields(SECTIONS[section])):
+def _check_command_line(section: str, key: str, name: str) -> None:
+    """Raise ConfigurationError if a command line may not have the setting."""
+    kind = SECTIONS[section]
+    if any(f.name == key and not f.metadata["command_line"] for f in fields(kind)):
         variable = f"{_PREFIX}{section}_{key}".upper()
         raise ConfigurationError(
             f'parameter "{name}" cannot be set on the command line',
@@ -284,6 +290,7 @@ def _suggest(name: str, names: list[str], lead: str) -> str:
 
 def _convert(section: str, f: Field[Any], entry: _SourcedValue) -> object:
     name = f"{section}.{f.name}"
+    entry = replace(entry, is_secret=f.metadata["secret"])
     kind = str(f.type)
     if kind == "int":
         return _integer(name, f.metadata, entry)
@@ -322,8 +329,7 @@ def _boolean(name: str, entry: _SourcedValue) -> bool:
 def _text(name: str, limits: Mapping[str, Any], entry: _SourcedValue) -> str:
     value = entry.value
     if not isinstance(value, str):
-        shown = replace(entry, value="(not shown)") if limits["secret"] else entry
-        raise _invalid(name, shown, limits["allowed"] or "text in quotes")
+        raise _invalid(name, entry, limits["allowed"] or "text in quotes")
     if limits["choices"] and value not in limits["choices"]:
         raise _invalid(name, entry, " or ".join(limits["choices"]))
     if limits["pattern"] and not re.fullmatch(limits["pattern"], value):
@@ -366,7 +372,8 @@ def _flatten(
 
 
 def _invalid(name: str, entry: _SourcedValue, allowed: str) -> ConfigurationError:
+    shown = "(not shown)" if entry.is_secret else repr(entry.value)
     return ConfigurationError(
-        f'invalid value for parameter "{name}" in {entry.source}: {entry.value!r}',
+        f'invalid value for parameter "{name}" in {entry.source}: {shown}',
         hint=f"Allowed is {allowed}.",
     )

@@ -369,6 +369,7 @@ class SparkSettings:
         MappingProxyType({}),
         'Any Spark property, one a line: "spark.sql.shuffle.partitions" = "4".',
         restart=True,
+        secret=True,
     )
 
     @property
@@ -526,12 +527,14 @@ class AlertSettings:
         pattern=r"(https?://\S+)?",
         allowed="an http:// or https:// URL",
         receivers=False,
+        secret=True,
     )
     command: str = setting(
         "",
         "Shell command that is run for each alert, with the JSON on its standard input; empty:"
         " none.",
         receivers=False,
+        secret=True,
     )
     delay_ms: int = setting(
         5_000,
@@ -567,9 +570,10 @@ class StoreSettings:
         "Access key, with secret_access_key; empty: credentials are found as AWS's own programs"
         " find them: in the environment, from the identity of the machine or the pod.",
         restart=True,
+        secret=True,
     )
     secret_access_key: str = setting(
-        "", "Secret of access_key_id.", restart=True, secret=True
+        "", "Secret of access_key_id.", restart=True, secret=True, command_line=False
     )
     credentials_command: str = setting(
         "",
@@ -578,6 +582,7 @@ class StoreSettings:
         pattern=r"[^\r\n]*",
         allowed="a command in one line",
         restart=True,
+        secret=True,
     )
     connect_timeout_ms: int = setting(
         5_000,
