@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from tests.fakes.catalog_source import OBJECTS, OWNER, FakeSource, rel, session, table
@@ -16,6 +17,7 @@ from wal2lake.sql.grammar.remembered import LONGEST, by_text
 from wal2lake.sql.query.translate import BoundParameter
 from wal2lake.sql.sysviews import QueryRoute, SystemCatalog, route_of
 from wal2lake.sql.sysviews.plans import QueryPlan
+from wal2lake.sql.sysviews.query import rewrite
 
 SUB = Oid(OBJECTS["subscription sub"])
 VISITOR = Oid(20001)
@@ -273,3 +275,31 @@ def test_results_of_texts_are_kept_unless_long_or_wrong() -> None:
 )
 def test_routes(sql: str, route: QueryRoute) -> None:
     assert route_of(sql) is route
+
+
+def test_a_long_text_is_parsed_once_a_step_and_while_the_lock_is_free(
+    catalog: SystemCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free: list[bool] = []
+    parse = rewrite.sqlglot.parse
+
+    def count(*arguments: Any, **options: Any) -> Any:
+        free.append(not catalog._lock.locked())
+        return parse(*arguments, **options)
+
+    monkeypatch.setattr(rewrite.sqlglot, "parse", count)
+    call = "select pg_logical_emit_message(false, 'p', 'x')"
+    numbers = f"in ({', '.join('1' * (LONGEST // 3 + 1))})"
+    # A query that runs again with an answer, one of relations, and a computation.
+    for sql, route in (
+        (f"{call} from (select 2 as a) t where a not {numbers}", QueryRoute.EITHER),
+        (f"select relname from pg_class where oid {numbers}", QueryRoute.CATALOGS),
+        (f"select 1 + 1 {numbers}", QueryRoute.EITHER),
+    ):
+        assert route_of(sql) is route
+        assert free == [True]
+        catalog.describe(sql, (), session())
+        assert free == [True] * 2
+        catalog.execute(sql, (), session(), perform=lambda request: 1)
+        assert free == [True] * 3
+        free.clear()

@@ -33,27 +33,28 @@ class QueryRoute(Enum):
 @by_text
 def route_of(sql: str) -> QueryRoute:
     """Return the route of a query."""
-    if not is_system_query(sql):
+    # A long text is parsed at each call of ``parsed``.
+    tree = parsed(sql)
+    if tree is None or not _is_system_query(tree):
         return QueryRoute.LAKE
-    if not has_relations(sql) and (only_computes(sql) or computes(sql)):
+    if not _has_relations(tree) and (_only_computes(tree) or computes(sql)):
         return QueryRoute.EITHER
     return QueryRoute.CATALOGS
-
-
-def has_relations(sql: str) -> bool:
-    """Whether a query that can be parsed reads a relation, and not only functions and values."""
-    tree = parsed(sql)
-    return tree is not None and any(
-        isinstance(table.this, exp.Identifier) for table in tree.find_all(exp.Table)
-    )
 
 
 def is_system_query(sql: str) -> bool:
     """Whether a query reads only system relations, or no relation at all."""
     tree = parsed(sql)
-    if tree is None or tree.find(
-        exp.Into, exp.Lock, exp.Insert, exp.Update, exp.Delete
-    ):
+    return tree is not None and _is_system_query(tree)
+
+
+def _has_relations(tree: exp.Expression) -> bool:
+    """Whether a query reads a relation, and not only functions and values."""
+    return any(isinstance(x.this, exp.Identifier) for x in tree.find_all(exp.Table))
+
+
+def _is_system_query(tree: exp.Expression) -> bool:
+    if tree.find(exp.Into, exp.Lock, exp.Insert, exp.Update, exp.Delete):
         return False
     ctes = {cte.alias for cte in tree.find_all(exp.CTE)}
     for table in tree.find_all(exp.Table):
@@ -80,14 +81,11 @@ _COMPUTATIONS: Final = (
 )
 
 
-def only_computes(sql: str) -> bool:
-    """Whether a query has no relations, and more in it than constants and functions.
+def _only_computes(tree: exp.Expression) -> bool:
+    """Whether a query without relations has more in it than constants and functions.
 
     The embedded engine's numbers, dates and unions are not PostgreSQL's.
     """
-    tree = parsed(sql)
-    if tree is None or has_relations(sql):
-        return False
     return any(
         isinstance(node, _COMPUTATIONS)
         or (isinstance(node, exp.Literal) and not node.is_string and not node.is_int)

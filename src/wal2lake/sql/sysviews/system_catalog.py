@@ -14,7 +14,7 @@ for each query. Catalog functions are Python functions, which see the running qu
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final
@@ -142,8 +142,10 @@ class SystemCatalog:
         self, sql: str, parameters: Sequence[BoundParameter], context: SessionContext
     ) -> tuple[FieldDescription, ...]:
         """Return the result's columns without running the query."""
+        key = sql, tuple(parameters)
+        query = translate(*key)
         with self._lock:
-            return self._planned(sql, tuple(parameters), context)[0].fields
+            return self._planned(key, query, context)[0].fields
 
     def execute(
         self,
@@ -158,21 +160,23 @@ class SystemCatalog:
         ``perform`` carries out the requests of its functions when the lock is free: afterwards, or
         before the query runs again with the answer. Moving views are read once, so that an effect
         of the query does not remove the rows that caused it."""
-        bound = tuple(parameters)
+        key = sql, tuple(parameters)
+        # Before the lock, as it takes long for a long text.
+        query = translate(*key)
         answers: dict[FunctionRequest, object] = {}
         read: dict[str, pa.Table] = {}
         while True:
             try:
                 return self._execute(
-                    sql, bound, context, formats, perform, answers, read
+                    key, query, context, formats, perform, answers, read
                 )
             except AnswerNeeded as needed:
                 answers[needed.request] = perform(needed.request)
 
     def _execute(
         self,
-        sql: str,
-        parameters: tuple[BoundParameter, ...],
+        key: Hashable,
+        query: Translated,
         context: SessionContext,
         formats: Sequence[Format],
         perform: Callable[[FunctionRequest], object],
@@ -182,8 +186,8 @@ class SystemCatalog:
         with self._lock:
             self._running = context.pid
             try:
-                plan, moment = self._planned(sql, parameters, context)
-                query, fields = plan.query, plan.fields
+                plan, moment = self._planned(key, query, context)
+                fields = plan.fields
                 for relation in query.relations:
                     self._ensure(relation, moment, read)
                 plans = self._open()
@@ -243,22 +247,18 @@ class SystemCatalog:
     # ---- one query, under the lock -------------------------------------------------------
 
     def _planned(
-        self,
-        sql: str,
-        parameters: tuple[BoundParameter, ...],
-        context: SessionContext,
+        self, key: Hashable, query: Translated, context: SessionContext
     ) -> tuple[QueryPlan, Moment]:
-        """Return the plan of a query, and the facts that it runs with.
+        """Return the plan of a query, and the facts that it runs with. ``key`` identifies it.
 
         Raises an error if the session may not read one of the query's relations."""
-        query = translate(sql, parameters)
         plans = self._open()
         facts, replication = self._refresh()
         moment = Moment(facts, replication, self._source, context)
         for relation in query.relations:
             _check_readable(relation, moment)
         self._call = self._call_of(moment, _Unknown())
-        plan = self._guarded(query, lambda: plans.plan((sql, parameters), query))
+        plan = self._guarded(query, lambda: plans.plan(key, query))
         if query.misplaced is not None:
             raise UsageError(query.misplaced, sqlstate="42809")
         return plan, moment
