@@ -13,7 +13,13 @@ from wal2lake.catalog import Progress, Role, RoleMember
 from wal2lake.errors import SqlSyntaxError, UndefinedObjectError, UsageError
 from wal2lake.model import Lsn, Oid, SyncState
 from wal2lake.sql.backend import SessionContext
-from wal2lake.sql.grammar.remembered import LONGEST, by_text
+from wal2lake.sql.grammar.remembered import (
+    CHARACTERS,
+    LONGEST,
+    TEXTS,
+    by_text,
+    remember,
+)
 from wal2lake.sql.query.translate import BoundParameter
 from wal2lake.sql.sysviews import QueryRoute, SystemCatalog, route_of
 from wal2lake.sql.sysviews.plans import QueryPlan
@@ -256,6 +262,49 @@ def test_results_of_texts_are_kept_unless_long_or_wrong() -> None:
             length("wrong")
         assert length("x" * (LONGEST + 1)) == LONGEST + 1
     assert len(asked) == 6
+
+
+def test_kept_results_are_those_used_last_and_few_characters_together() -> None:
+    asked: list[str] = []
+
+    @by_text
+    def same(sql: str) -> str:
+        asked.append(sql)
+        return sql
+
+    # As many of the longest texts as are kept, and one more.
+    fitting = CHARACTERS // LONGEST
+    texts = [f"{number:0{LONGEST}}" for number in range(fitting + 1)]
+    for sql in (*texts[:fitting], texts[0], texts[fitting]):
+        assert same(sql) == sql
+    assert len(asked) == fitting + 1
+    same(texts[0])
+    assert len(asked) == fitting + 1
+    same(texts[1])
+    assert asked[-1] == texts[1]
+    # Short texts drive out the long ones, and then the first of their kind.
+    short = [str(number) for number in range(TEXTS + 1)]
+    for sql in (*short, short[-1], short[1]):
+        same(sql)
+    assert asked[-1] == short[-1]
+    for sql in (texts[0], short[0]):
+        same(sql)
+        assert asked[-1] == sql
+
+
+def test_all_arguments_are_the_key_of_a_kept_result() -> None:
+    asked: list[tuple[str, int]] = []
+
+    def add(sql: str, count: int) -> int:
+        asked.append((sql, count))
+        return len(sql) + count
+
+    kept = remember(add, lambda sql, count: len(sql) + count)
+    assert [kept("a", 1), kept("a", 2), kept("a", 1)] == [2, 3, 2]
+    assert asked == [("a", 1), ("a", 2)]
+    for _ in range(2):
+        kept("a", LONGEST)
+    assert asked[2:] == [("a", LONGEST)] * 2
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, Final
 
 import sqlglot
@@ -32,7 +31,7 @@ from wal2lake.errors import (
 from wal2lake.pgtypes.registry.pg_type import format_type, type_by_oid
 from wal2lake.pgtypes.registry.type_names import parse_type_name
 from wal2lake.sql.grammar.lexer import readable_by_sqlglot
-from wal2lake.sql.grammar.remembered import LONGEST, TEXTS, by_text
+from wal2lake.sql.grammar.remembered import by_text, remember
 from wal2lake.sql.query.analysis.functions.rules import NO_SUCH_FUNCTION
 from wal2lake.sql.query.analysis.functions.strings import no_function
 from wal2lake.sql.query.dialect import PostgresDialect
@@ -138,14 +137,9 @@ def parsed(sql: str) -> exp.Expression | None:
 
 def translate(sql: str, parameters: Sequence[BoundParameter]) -> Translated:
     """Rewrite a query for which ``is_system_query`` holds."""
-    values = tuple(parameters)
-    size = len(sql) + sum(len(value.text or "") for value in values)
-    # Long texts are not kept.
-    find = _translate if size <= LONGEST else _translate.__wrapped__
-    return find(sql, values)
+    return _translated(sql, tuple(parameters))
 
 
-@lru_cache(maxsize=TEXTS)
 def _translate(sql: str, parameters: tuple[BoundParameter, ...]) -> Translated:
     kept = parsed(sql)
     if kept is None:
@@ -172,6 +166,13 @@ def _translate(sql: str, parameters: tuple[BoundParameter, ...]) -> Translated:
     return Translated(
         text, relations, signatures, shown, misplaced, counts(tree), _lasts(tree)
     )
+
+
+def _characters(sql: str, parameters: tuple[BoundParameter, ...]) -> int:
+    return len(sql) + sum(len(value.text or "") for value in parameters)
+
+
+_translated: Final = remember(_translate, _characters)
 
 
 _OF_THE_MOMENT: Final = tuple(
