@@ -578,6 +578,24 @@ def test_a_clock_that_is_set_forward_ages_nothing(local_node: FakeNode) -> None:
     assert [left.name for left in unknown_branches(branches, lambda: None)] == [
         branch.name
     ]
+    (branch.parent / "notes").write_text("no branch")
+    remove_branch(branches, LeftBranch(branch.name, 1, 1))
+    assert list(unknown_branches(branches, lambda: None)) == []
+
+
+def test_the_look_for_left_branches_can_be_cancelled(local_node: FakeNode) -> None:
+    node: Any = local_node
+    for name in ("a/b", "a/c"):
+        (node.place_of_branches() / name).mkdir(parents=True)
+    calls: list[None] = []
+
+    def check() -> None:
+        calls.append(None)
+        if len(calls) == 3:
+            raise TimeoutError
+
+    with pytest.raises(TimeoutError):
+        list(unknown_branches(node, check))
 
 
 def test_tests_let_orphans_age(
@@ -943,6 +961,17 @@ def test_branches_of_a_store_that_nobody_knows(
         remove_branch(node, found[0])
         assert set(store.list_below("", lambda folder: True)) == {"b/part-2"}
         assert set(other.list_below("", lambda folder: True)) == {"c/part-3"}
+        # A probe that was not removed goes by its own key; other objects are no branches.
+        probe = "_wal2lake_probe_0"
+        for key in (probe, "notes"):
+            store.put(key, b"clock")
+        assert list(unknown_branches(node, lambda: None)) == []
+        node.keep(orphan_age_ms=0)
+        (left,) = unknown_branches(node, lambda: None)
+        assert left == LeftBranch(probe, 1, 5)
+        remove_branch(node, left)
+        assert list(unknown_branches(node, lambda: None)) == []
+        assert set(store.list_below("", lambda folder: True)) == {"b/part-2", "notes"}
 
 
 @pytest.mark.parametrize("path", ["abfss://c@a.dfs.core.windows.net/t/f", "https://x"])

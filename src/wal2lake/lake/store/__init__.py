@@ -38,6 +38,7 @@ from wal2lake.lake.store.places import (
     store_at,
 )
 from wal2lake.lake.store.port import (
+    PROBE,
     Entry,
     Range,
     Stamp,
@@ -48,6 +49,7 @@ from wal2lake.lake.store.port import (
 )
 
 __all__ = [
+    "PROBE",
     "Entry",
     "LocalStore",
     "MissingFileError",

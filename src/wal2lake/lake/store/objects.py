@@ -38,7 +38,7 @@ from wal2lake.errors import StorageError
 from wal2lake.lake.store.answers import answer_of, error_of, is_beyond_the_end
 from wal2lake.lake.store.clients import Bucket
 from wal2lake.lake.store.errors import MissingFileError, NoPutIfAbsent, UnknownOutcome
-from wal2lake.lake.store.port import Entry, Stamp, Store, transfer
+from wal2lake.lake.store.port import PROBE, Entry, Stamp, Store, transfer
 from wal2lake.lake.store.reading import ObjectReader
 from wal2lake.lake.store.uploads import ObjectWriter
 
@@ -46,9 +46,6 @@ _Result = TypeVar("_Result")
 
 _MOST_COPIED: Final = 5 << 30
 """Most bytes of an object that S3 copies by one request."""
-
-_PROBE: Final = "_wal2lake_probe_"
-"""Beginning of the names of objects that are made to try the store. Delta's readers skip them."""
 
 _FEW: Final = 8
 """Objects that are asked for one by one. A list has 1,000 in one answer, but of all names that lie
@@ -282,7 +279,7 @@ class ObjectStore:
 
     def seconds_ahead(self) -> float:
         """Compare the time of an object that is made for that."""
-        key = f"{_PROBE}{uuid.uuid4().hex}"
+        key = f"{PROBE}{uuid.uuid4().hex}"
         try:
             self.put(key, b"clock")
             # The object is a little older.
@@ -337,7 +334,7 @@ class ObjectStore:
         with self._bucket.proving:
             if self._bucket.proven:
                 return
-            key = f"{_PROBE}{uuid.uuid4().hex}"
+            key = f"{PROBE}{uuid.uuid4().hex}"
             try:
                 self._create(key, b"first")
                 refused = self._create(key, b"second") is None

@@ -25,6 +25,10 @@ Stamp = tuple[int | str, ...]
 """Identity of a file's content: inode, modification time in nanoseconds and bytes of a local file;
 entity tag and bytes of an object. Two files of one name in succession have different stamps."""
 
+PROBE: Final = "_wal2lake_probe_"
+"""Beginning of the names of objects that are made to try a store, and are removed at once. Delta's
+readers skip them."""
+
 _PIECE_BYTES: Final = 8 << 20
 """Bytes of a file that are in memory while it is copied."""
 

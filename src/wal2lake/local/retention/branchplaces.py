@@ -19,14 +19,14 @@ from pathlib import Path
 
 from wal2lake.lake.retention import FileKind
 from wal2lake.lake.spark import place_of_branches
-from wal2lake.lake.store import Entry, LocalStore, Store, local_path, store_at
+from wal2lake.lake.store import PROBE, Entry, LocalStore, Store, local_path, store_at
 from wal2lake.local.ports import RetentionParts
 from wal2lake.local.retention.vacuuming import count_removed, young_since
 
 
 @dataclass(frozen=True, slots=True)
 class LeftBranch:
-    """A branch that has no owner."""
+    """A branch that has no owner, or an object that was made to try the store."""
 
     name: str
     files: int
@@ -60,6 +60,8 @@ def remove_branch(node: RetentionParts, branch: LeftBranch) -> None:
     store = store_at(_place(node))
     if isinstance(store, LocalStore):
         shutil.rmtree(store.root / branch.name, ignore_errors=True)
+    elif store is not None and branch.name.startswith(PROBE):
+        store.delete(branch.name)
     elif store is not None:
         store.delete_all([*store.list_below(branch.name, lambda folder: True)])
     count_removed(node, FileKind.BRANCH, branch.files, branch.bytes)
@@ -81,14 +83,17 @@ def _directories(
     if not store.root.is_dir():
         return
     for folder in sorted(store.root.iterdir()):
-        files, size, changed = _extent(folder)
+        if not folder.is_dir():
+            continue
+        files, size, changed = _extent(folder, check)
         yield LeftBranch(folder.name, files, size), changed
 
 
-def _extent(folder: Path) -> tuple[int, int, float]:
+def _extent(folder: Path, check: Callable[[], None]) -> tuple[int, int, float]:
     """Return files and bytes below a directory, and when something there has changed last."""
     files, size, changed = 0, 0, 0.0
     for here, _, names in os.walk(folder):
+        check()
         for path in (Path(here), *(Path(here) / name for name in names)):
             try:
                 status = path.lstat()
@@ -104,10 +109,13 @@ def _extent(folder: Path) -> tuple[int, int, float]:
 def _prefixes(
     store: Store, check: Callable[[], None]
 ) -> Iterator[tuple[LeftBranch, float]]:
-    """Yield the branches of an object store, with the time of the newest object of each."""
+    """Yield the branches of an object store, with the time of the newest object of each. A probe
+    whose removal has failed is yielded, too; other objects outside of folders are not ours."""
     branches: defaultdict[str, list[Entry]] = defaultdict(list)
     for key, entry in store.list_below("", lambda folder: True, check).items():
-        branches[key.partition("/")[0]].append(entry)
+        name, slash, _ = key.partition("/")
+        if slash or name.startswith(PROBE):
+            branches[name].append(entry)
     for name, entries in branches.items():
         size = sum(entry.size for entry in entries)
         changed = max(entry.changed for entry in entries)
