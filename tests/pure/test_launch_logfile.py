@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 import subprocess
@@ -374,6 +375,46 @@ def test_a_reader_that_has_gone_is_forgotten() -> None:
     assert not echo.waits
     echo.finish()
     os.close(writer)
+
+
+def test_lines_that_stderr_could_not_take_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "stderr"
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    echo = LogEcho(descriptor)
+    write = os.write
+    room = 0
+
+    def write_some(number: int, data: bytes) -> int:
+        """Write to a disk that is full sooner or later."""
+        nonlocal room
+        done = write(number, data[:room])
+        room -= done
+        if not done:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return done
+
+    line = b"x" * 99 + b"\n"
+    monkeypatch.setattr(os, "write", write_some)
+    for _ in range(5):
+        echo.write(line)
+    room = 10
+    echo.write(line)
+    assert not echo.waits
+    room = 1000
+    echo.write(b"again\n")
+    # A line of which a part was written.
+    room = 10
+    echo.write(line)
+    room = 1000
+    echo.write(b"and again\n")
+    echo.finish()
+    os.close(descriptor)
+    assert path.read_bytes().decode() == (
+        "500 bytes \n600 bytes of the log are left out here\nagain\n"
+        "xxxxxxxxxx\n90 bytes of the log are left out here\nand again\n"
+    )
 
 
 STALLED = """

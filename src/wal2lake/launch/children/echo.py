@@ -2,9 +2,9 @@
 supervisor's own lines.
 
 Takes bytes; writes them as far as the descriptor takes them at once. What it does not take waits in
-memory, up to a limit; beyond that whole lines are left out, and a line says how much. So a pager
-that is not scrolled, or a terminal that was stopped with Ctrl-S, delays no process: the log file
-has everything.
+memory, up to a limit; beyond that whole lines are left out, and a line says how much, as after an
+error such as a full disk. So a pager that is not scrolled, or a terminal that was stopped with
+Ctrl-S, delays no process: the log file has everything.
 
 The descriptor stays blocking, because the mode would change for all processes that share the
 terminal or the pipe. A terminal that poll calls writable may take one byte, and a pipe that others
@@ -43,11 +43,14 @@ class LogEcho:
         self._reopened = _reopen(descriptor)
         self.descriptor = descriptor if self._reopened is None else self._reopened
         self._limit = limit_bytes
-        self._waiting: deque[bytes] = deque()
+        self._waiting: deque[tuple[bytes, int]] = deque()
+        """Lines with 0, and notices with the number of bytes that they report."""
         self._bytes = 0
         self._begun = b""
         """A line whose end has not come."""
         self._left_out = 0
+        self._is_cut = False
+        """The descriptor has only a part of the last line."""
         self._poll = select.poll()
         self._poll.register(self.descriptor, select.POLLOUT)
 
@@ -77,30 +80,35 @@ class LogEcho:
         self._put(lines)
 
     def _put_notice(self) -> None:
-        self._put(f"{self._left_out} bytes of the log are left out here\n".encode())
+        begin = "\n" if self._is_cut and not self._bytes else ""
+        notice = f"{begin}{self._left_out} bytes of the log are left out here\n"
+        self._put(notice.encode(), self._left_out)
         self._left_out = 0
 
-    def _put(self, data: bytes) -> None:
-        self._waiting.append(data)
+    def _put(self, data: bytes, reported: int = 0) -> None:
+        self._waiting.append((data, reported))
         self._bytes += len(data)
 
     def flush(self) -> None:
         """Write what the descriptor takes at once."""
         while self._bytes and self._poll.poll(0):
-            block = self._waiting.popleft()
+            block, reported = self._waiting.popleft()
             try:
                 done = os.write(self.descriptor, block[:_BLOCK_BYTES])
             except BlockingIOError:
-                self._waiting.appendleft(block)
+                self._waiting.appendleft((block, reported))
                 return
             except OSError:
-                # Its reader has gone, or the disk is full.
+                # Its reader has gone, or the disk is full. What a lost notice reports counts again.
+                lost = [(block, reported), *self._waiting]
+                self._left_out += sum(count or len(data) for data, count in lost)
                 self._waiting.clear()
                 self._bytes = 0
                 return
             self._bytes -= done
+            self._is_cut = not block.endswith(b"\n", 0, done)
             if done < len(block):
-                self._waiting.appendleft(block[done:])
+                self._waiting.appendleft((block[done:], reported))
 
     def finish(self, timeout_seconds: float = _FAREWELL_SECONDS) -> None:
         """Write what waits, as long as the reader is there and takes it soon."""
