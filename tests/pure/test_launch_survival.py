@@ -9,6 +9,7 @@ import re
 import resource
 import shutil
 import signal
+import socket
 import sqlite3
 import subprocess
 import sys
@@ -41,7 +42,7 @@ from wal2lake.launch.processes import (
     session_members,
 )
 from wal2lake.launch.requests import promptly
-from wal2lake.launch.wakeup import CHANGED, SOCKET_NAME, Wakeup, notify
+from wal2lake.launch.wakeup import CHANGED, SOCKET_NAME, Wake, Wakeup, notify
 from wal2lake.observe import configure
 from wal2lake.testing.node import run_cli
 from wal2lake.testing.waits import wait_until
@@ -293,6 +294,20 @@ def test_words_that_are_repeated_are_read_once(tmp_path: Path) -> None:
         for _ in range(3):
             notify(tmp_path, CHANGED)
         assert wakeup.wait(10).words == (CHANGED,)
+
+
+def test_the_socket_of_the_next_node_stays(tmp_path: Path) -> None:
+    path = tmp_path / SOCKET_NAME
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as others:
+        others.bind(str(path))
+        inode = path.stat().st_ino
+        with Wakeup(tmp_path, lambda: False) as wakeup:
+            assert wakeup.wait(0) == Wake()
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert wakeup.wait(10).signals == (signal.SIGHUP,)
+        assert path.stat().st_ino == inode
+        assert notify(tmp_path, CHANGED)
+        assert others.recv(256) == CHANGED.encode()
 
 
 def test_signals_wait_until_they_can_be_taken(tmp_path: Path) -> None:

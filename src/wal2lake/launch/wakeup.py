@@ -116,6 +116,10 @@ class Wakeup:
         listening = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         try:
             listening.setblocking(False)
+            # The directory may have been moved away since the lock was taken. The file of this name
+            # is another node's then, and no word arrives until the supervisor ends.
+            if not self._owns_directory():
+                return listening
             self._path.unlink(missing_ok=True)
             with _address(self._run_directory) as address:
                 listening.bind(address)
