@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import stat
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -137,16 +138,44 @@ def test_spark_has_no_secret_among_its_settings(tmp_path: Path) -> None:
 def test_spark_runs_the_command_itself(tmp_path: Path) -> None:
     options = StoreOptions(credentials_command="print-credentials --of me")
     access = access_to("s3://b/w", options, {}, tmp_path / "store")
-    path = Path(access.environment["AWS_CONFIG_FILE"])
+    path = tmp_path / "store" / "aws.config"
     assert path.read_text() == (
         "[profile wal2lake]\ncredential_process = print-credentials --of me\n"
     )
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert access.environment["AWS_PROFILE"] == "wal2lake"
     assert "endpoint" not in {name.rpartition(".")[2] for name in access.settings}
     (tmp_path / "file").touch()
     with pytest.raises(ConfigurationError, match=r"aws\.config"):
         access_to("s3://b/w", options, {}, tmp_path / "file")
+
+
+def test_the_command_reads_the_profiles_of_the_operator(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The JVM finds its own profile by options, which the command does not inherit."""
+    seen = "echo ${AWS_PROFILE-none} ${AWS_CONFIG_FILE-none}"
+    options = StoreOptions(credentials_command=seen)
+    private = tmp_path / "the store"
+    access = access_to("s3://b/w", options, {}, private)
+    for name in ("AWS_PROFILE", "AWS_CONFIG_FILE"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in access.environment.items():
+        monkeypatch.setenv(name, value)
+    assert run_command(seen) == "none none\n"
+    session = SessionOptions(
+        jars=(),
+        local_dir=tmp_path,
+        warehouse="/w",
+        java_options=access.java_options,
+        extra={**access.settings, "spark.driver.extraJavaOptions": "-Dx=y"},
+    )
+    java = shlex.split(configuration(session)["spark.driver.extraJavaOptions"])
+    assert java[-4:] == [
+        "-Daws.profile=wal2lake",
+        f"-Daws.configFile={private}/aws.config",
+        "-Daws.sharedCredentialsFile=/dev/null",
+        "-Dx=y",
+    ]
 
 
 def test_each_jar_is_pinned() -> None:

@@ -82,6 +82,7 @@ def session_options(settings: Settings) -> SessionOptions:
         driver_memory=settings.spark.driver_memory,
         class_archive=class_archive_path(),
         environment=access.environment,
+        java_options=access.java_options,
         extra={**for_executors, **access.settings, **settings.spark.conf},
     )
 

@@ -1,18 +1,22 @@
 """Gives Spark access to tables in S3, through Hadoop's connector.
 
 In: the options of the store's client, as the node's own writers have them. Out: jars, settings of
-Spark without secrets, and variables for the JVM's environment. Called by ``engine``.
+Spark without secrets, options of the JVM, and variables for its environment. Called by ``engine``.
 
 Queries that are not plain read the tables. Statements and large batches write their branches, whose
 commits have no other writer. Everything else is written through ``lake.store``.
 
 Credentials. Keys are in the environment of the JVM. A command is named in a file of AWS's SDK,
-which runs it again before the credentials expire. Otherwise the SDK looks for them as AWS's own
-programs do. Sources: Hadoop 3.4 "Hadoop-AWS module"; AWS SDK for Java 2.x, "Credentials".
+which runs it again before the credentials expire. Options of the JVM name that file: the command
+inherits variables, and the AWS CLI in it must read the operator's profiles. Otherwise the SDK looks
+for credentials as AWS's own programs do. Sources: Hadoop 3.4 "Hadoop-AWS module"; AWS SDK for Java
+2.x, "Credentials", ProfileFileSystemSetting.java.
 """
 
 from __future__ import annotations
 
+import os
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,6 +40,7 @@ class SparkAccess:
 
     jars: tuple[Jar, ...] = ()
     settings: Mapping[str, str] = field(default_factory=dict)
+    java_options: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -68,10 +73,13 @@ def access_to(
         settings["fs.s3a.path.style.access"] = "true"
         plain = endpoint.startswith("http://")
         settings["fs.s3a.connection.ssl.enabled"] = str(not plain).lower()
-    provider, variables = _credentials(options, config, private)
+    provider, variables = _credentials(options, config)
     settings["fs.s3a.aws.credentials.provider"] = f"{_PROVIDERS}.{provider}"
     return SparkAccess(
-        S3_JARS, {f"spark.hadoop.{k}": v for k, v in settings.items()}, variables
+        S3_JARS,
+        {f"spark.hadoop.{k}": v for k, v in settings.items()},
+        _profile_options(options.credentials_command, private),
+        variables,
     )
 
 
@@ -80,14 +88,11 @@ def _first(environment: Mapping[str, str], *names: str) -> str | None:
 
 
 def _credentials(
-    options: StoreOptions, config: Mapping[str, str], private: Path
+    options: StoreOptions, config: Mapping[str, str]
 ) -> tuple[str, dict[str, str]]:
     """Return the class that gets credentials, and the variables that it reads."""
     if options.credentials_command:
-        return "ProfileCredentialsProvider", {
-            "AWS_PROFILE": _PROFILE,
-            "AWS_CONFIG_FILE": str(_profile(options.credentials_command, private)),
-        }
+        return "ProfileCredentialsProvider", {}
     if "access_key_id" not in config:
         return "DefaultCredentialsProvider", {}
     return "EnvironmentVariableCredentialsProvider", {
@@ -96,6 +101,19 @@ def _credentials(
         # One from outside is of other keys.
         "AWS_SESSION_TOKEN": "",
     }
+
+
+def _profile_options(command: str, private: Path) -> tuple[str, ...]:
+    """Return the JVM's options that name the command's profile, as Spark splits them."""
+    if not command:
+        return ()
+    properties = {
+        "aws.profile": _PROFILE,
+        "aws.configFile": str(_profile(command, private)),
+        # Keys of a profile with this name would go before the command.
+        "aws.sharedCredentialsFile": os.devnull,
+    }
+    return tuple(shlex.quote(f"-D{name}={v}") for name, v in properties.items())
 
 
 def _profile(command: str, private: Path) -> Path:

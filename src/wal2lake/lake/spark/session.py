@@ -182,6 +182,8 @@ class SessionOptions:
     environment: Mapping[str, str] = field(default_factory=dict)
     """Variables that this process gets, too, for the JVM and its Python workers: what Spark's
     settings, which its page shows, may not have."""
+    java_options: Sequence[str] = ()
+    """Further options of the driver's JVM, quoted as for a shell; an operator's follow them."""
     extra: Mapping[str, str] = field(default_factory=dict)
     """Further Spark settings; they win over our defaults, not over ``REQUIRED``."""
 
@@ -360,6 +362,7 @@ def configuration(options: SessionOptions) -> dict[str, str]:
         *_JVM_OPTIONS,
         _logging_option(options.local_dir),
         *_archive_options(options),
+        *options.java_options,
     ]
     jvm_options.append(extra.pop("spark.driver.extraJavaOptions", ""))
     if options.exchange_dir is not None and not options.is_local:
