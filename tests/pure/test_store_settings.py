@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import stat
 from collections.abc import Iterator
@@ -136,16 +137,20 @@ def test_spark_has_no_secret_among_its_settings(tmp_path: Path) -> None:
 
 
 def test_spark_runs_the_command_itself(tmp_path: Path) -> None:
-    options = StoreOptions(credentials_command="print-credentials --of me")
-    access = access_to("s3://b/w", options, {}, tmp_path / "store")
-    path = tmp_path / "store" / "aws.config"
-    assert path.read_text() == (
-        "[profile wal2lake]\ncredential_process = print-credentials --of me\n"
-    )
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    command = "echo 'a #b' ; echo c\t# no more"
+    options = StoreOptions(credentials_command=command)
+    access = access_to("s3://b/w", options, {}, tmp_path / "of ;me")
+    path = tmp_path / "of ;me" / "aws.config"
+    profile, _, value = path.read_text().partition("\ncredential_process = ")
+    assert profile == "[profile wal2lake]"
+    # What AWS's SDK takes from the line.
+    named = re.split("[ \t][;#]", value)[0].strip()
+    assert run_command(named) == run_command(command) == "a #b\nc\n"
+    for file in path.parent.iterdir():
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert "endpoint" not in {name.rpartition(".")[2] for name in access.settings}
     (tmp_path / "file").touch()
-    with pytest.raises(ConfigurationError, match=r"aws\.config"):
+    with pytest.raises(ConfigurationError, match=r"credentials\.sh"):
         access_to("s3://b/w", options, {}, tmp_path / "file")
 
 

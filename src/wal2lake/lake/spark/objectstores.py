@@ -16,6 +16,7 @@ for credentials as AWS's own programs do. Sources: Hadoop 3.4 "Hadoop-AWS module
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -29,6 +30,9 @@ from wal2lake.lake.store import StoreOptions, is_object_store
 _PROVIDERS: Final = "software.amazon.awssdk.auth.credentials"
 
 _PROFILE: Final = "wal2lake"
+
+_COMMENT: Final = re.compile(r"([ \t])([;#])")
+"""Beginning of a comment behind a value of a profile, to AWS's SDK."""
 
 _REGION: Final = "us-east-1"
 """obstore's default, too."""
@@ -49,7 +53,7 @@ def access_to(
 ) -> SparkAccess:
     """Return what a session needs for a warehouse; nothing for one that is not in S3.
 
-    ``private``: directory for a file that names the command for credentials; created if absent."""
+    ``private``: directory for files that have the command for credentials; created if absent."""
     if not is_object_store(warehouse):
         return SparkAccess()
     config = dict(options.config)
@@ -117,15 +121,23 @@ def _profile_options(command: str, private: Path) -> tuple[str, ...]:
 
 
 def _profile(command: str, private: Path) -> Path:
-    """Write the file in which AWS's SDK finds the command."""
-    path = private / "aws.config"
-    text = f"[profile {_PROFILE}]\ncredential_process = {command}\n"
+    """Write the file in which AWS's SDK finds the command; return its path.
+
+    The command is in a script: a profile's value ends before a blank and ``;`` or ``#``."""
+    script, profile = private / "credentials.sh", private / "aws.config"
+    # Two quotes keep these characters of the path apart.
+    quoted = _COMMENT.sub(r"\1''\2", shlex.quote(str(script)))
+    _write(script, f"{command}\n")
+    _write(profile, f"[profile {_PROFILE}]\ncredential_process = /bin/sh {quoted}\n")
+    return profile
+
+
+def _write(path: Path, text: str) -> None:
     try:
-        private.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         path.touch(mode=0o600)
         path.write_text(text)
     except OSError as error:
         raise ConfigurationError(
             f'could not write file "{path}": {reason_of(error)}'
         ) from error
-    return path
