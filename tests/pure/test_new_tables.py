@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from wal2lake.errors import FeatureNotSupportedError, UsageError
 from wal2lake.lake.delta.log.version import state_of
 from wal2lake.lake.delta.protocol.newtables import DEFAULTS, completed
+from wal2lake.lake.delta.versions.known import KnownVersions
+from wal2lake.lake.port import FieldSpec
+from wal2lake.lake.spark.delta.creation import Creation
 
 
 def _metadata(**properties: str) -> dict[str, Any]:
@@ -87,6 +92,24 @@ def test_a_value_that_a_property_cannot_have_is_refused(
     )
     fine = {"a whole number above 0": "7", "true or false": "true"}
     completed(_metadata(), {f"{DEFAULTS}{name}": fine.get(allowed, "interval 7 days")})
+
+
+def test_a_table_for_anothers_rows_has_no_defaults(tmp_path: Path) -> None:
+    """With column mapping its files would have names that the other table does not know."""
+    session = {f"{DEFAULTS}columnMapping.mode": "name"}
+    creation = Creation(cast(Any, SimpleNamespace(defaults=lambda: session)))
+    definitions = []
+    for place, create in (
+        ("new", lambda at: creation.create(at, [FieldSpec("id", "bigint")], {})),
+        ("like", lambda at: creation.create_like(at, _metadata(a="b"))),
+    ):
+        create(str(tmp_path / place))
+        known = KnownVersions().newest(str(tmp_path / place))
+        assert known is not None
+        definitions.append(known.metadata)
+    new, like = definitions
+    assert new["configuration"]["delta.columnMapping.mode"] == "name"
+    assert like == {**_metadata(a="b"), "id": like["id"]} and like["id"] != "t"
 
 
 def test_rows_of_a_column_with_an_invariant_are_sparks_to_write() -> None:

@@ -75,16 +75,17 @@ class Creation:
             "configuration": configuration,
             "createdTime": int(time.time() * 1000),
         }
-        self.create_with(location, metadata, clustering)
-
-    def create_with(
-        self, location: str, metadata: Object, clustering: Sequence[str] = ()
-    ) -> None:
-        """Create a table of that metadata, completed by the session's defaults."""
         prepared, protocol = completed(
             metadata, self._delta.defaults(), clustered=bool(clustering)
         )
         self._write_first(location, prepared, protocol, clustering)
+
+    def create_like(self, location: str, metadata: Object) -> None:
+        """Create a table with another one's metadata. The session's defaults are not for it: its
+        files are to join the other table, whose columns they must name in the same way."""
+        own = {**metadata, "id": str(uuid.uuid4())}
+        prepared, protocol = completed(own, {})
+        self._write_first(location, prepared, protocol, ())
 
     def _write_first(
         self,

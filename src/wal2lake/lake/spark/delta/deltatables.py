@@ -28,7 +28,6 @@ from __future__ import annotations
 import json
 import threading
 import time
-import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -488,8 +487,7 @@ class DeltaTables:
 
     def create_like(self, location: str, metadata: Object) -> None:
         """Create an empty table with the metadata, as in TablePort."""
-        own = {**metadata, "id": str(uuid.uuid4())}
-        self._creation.create_with(location, own)
+        self._creation.create_like(location, metadata)
 
     def commit_metadata(
         self,
