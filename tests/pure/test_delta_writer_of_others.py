@@ -18,7 +18,7 @@ from tests.fakes.log_table import LogTable
 
 from wal2lake.lake.delta.log.checksum import Totals
 from wal2lake.lake.delta.protocol.features import writer_features
-from wal2lake.lake.delta.versions import known
+from wal2lake.lake.delta.versions import checkpointfiles, known
 from wal2lake.lake.delta.versions.checkpointfiles import (
     complete_checkpoints,
     read_checkpoint,
@@ -147,25 +147,39 @@ def test_a_column_of_an_unknown_type_has_no_bounds(tmp_path: Path) -> None:
     assert (stats["minValues"], stats["maxValues"]) == ({"id": 1}, {})
 
 
-def test_bounds_of_other_writers_do_not_shrink(tmp_path: Path) -> None:
-    table = LogTable(tmp_path / "t")
-    table.append([1])
-    moment = datetime(2026, 1, 2, 3, 4, 5, 678_901, UTC)
-    bounds = {"at": moment, "x": math.inf, "y": math.nan}
+def _write_structs(table: LogTable, bounds: pa.Array, *, int96: bool) -> None:
+    """Write a checkpoint of version 1 as stock Spark does, with statistics as structs alone."""
     (file,) = table.files.values()
     add = {"path": file.key, "partitionValues": [], "size": file.size}
     rows: list[dict[str, object]] = [
         {"protocol": dict(table.version.protocol)},
         {"metaData": {"id": table.version.metadata["id"]}},
-        {"add": {**add, "stats_parsed": {"minValues": bounds, "maxValues": bounds}}},
+        {"add": add},
     ]
-    name = f"{1:020}.checkpoint.parquet"
-    pq.write_table(
-        pa.Table.from_pylist(
-            [{"protocol": None, "metaData": None, "add": None, **row} for row in rows]
-        ),
-        table.root / "_delta_log" / name,
+    written = pa.Table.from_pylist(
+        [{"protocol": None, "metaData": None, "add": None, **row} for row in rows]
     )
+    adds = written["add"].combine_chunks()
+    each = bounds.take(pa.array([None, None, 0]))
+    stats = pa.StructArray.from_arrays([each, each], ["minValues", "maxValues"])
+    children = [*adds.flatten(), stats]
+    names = [*(field.name for field in adds.type), "stats_parsed"]
+    adds = pa.StructArray.from_arrays(children, names, mask=adds.is_null())
+    pq.write_table(
+        written.set_column(2, "add", adds),
+        table.root / "_delta_log" / f"{1:020}.checkpoint.parquet",
+        use_deprecated_int96_timestamps=int96,
+        store_schema=False,
+    )
+
+
+@pytest.mark.parametrize("int96", [False, True])
+def test_bounds_of_other_writers_do_not_shrink(tmp_path: Path, int96: bool) -> None:
+    table = LogTable(tmp_path / "t")
+    table.append([1])
+    moment = datetime(2026, 1, 2, 3, 4, 5, 678_901, UTC)
+    bounds = {"at": moment, "x": math.inf, "y": math.nan}
+    _write_structs(table, pa.array([bounds]), int96=int96)
     (stats,) = _stats(table, 1)
     assert stats["minValues"] == {
         "at": "2026-01-02T03:04:05.678Z",
@@ -177,6 +191,50 @@ def test_bounds_of_other_writers_do_not_shrink(tmp_path: Path) -> None:
         "x": "Infinity",
         "y": "NaN",
     }
+
+
+@pytest.mark.parametrize("int96", [False, True])
+def test_a_bound_that_python_cannot_represent_is_left_out(
+    tmp_path: Path, int96: bool
+) -> None:
+    table = LogTable(tmp_path / "t")
+    table.append([1])
+    moment = pa.timestamp("us", "UTC")
+    far = 253_402_300_800_000_000  # The year 10000.
+    columns = {
+        "n": pa.array([7]),
+        "day": pa.array([2_932_897], pa.int32()).cast(pa.date32()),
+        "before": pa.array([-719_163], pa.int32()).cast(pa.date32()),
+        "last": pa.array([2_932_896], pa.int32()).cast(pa.date32()),
+        "far": pa.array([far]).cast(moment),
+        "near": pa.array([far - 1_001]).cast(moment),
+    }
+    bounds = pa.StructArray.from_arrays(list(columns.values()), list(columns))
+    _write_structs(table, bounds, int96=int96)
+    for path in (table.root / "_delta_log").glob("*.crc"):
+        path.unlink()
+    table.known = KnownVersions()
+    assert len(table.files) == 1
+    (stats,) = _stats(table, 1)
+    assert stats["maxValues"] == {
+        "n": 7,
+        "last": "9999-12-31",
+        "near": "9999-12-31T23:59:59.999Z",
+    }
+
+
+def test_a_checkpoint_that_python_cannot_represent_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = LogTable(tmp_path / "t")
+    table.append([1])
+    write_checkpoint(table.location, table.store, 1)
+
+    def overflows(row: object) -> dict[str, object]:
+        raise OverflowError("date value out of range")
+
+    monkeypatch.setattr(checkpointfiles, "_object", overflows)
+    assert len(replay(table.location, table.store, 1).files) == 1
 
 
 @pytest.mark.parametrize("kind", ["plain", "v2"])

@@ -6,7 +6,8 @@ In: the names in a ``_delta_log``, a checkpoint. Out: its actions, as a commit's
     00000000000000000010.checkpoint.0000000001.0000000003.parquet  one of several parts
     00000000000000000010.checkpoint.<uuid>.json, .parquet          v2; files are in sidecars
 
-A checkpoint may have a file's statistics as a struct alone; they become Delta's JSON again.
+A checkpoint may have a file's statistics as a struct alone; they become Delta's JSON again. A date
+or moment that Python does not have is left out: a reader without a bound reads the file.
 
 Called by ``replay`` and ``retention.tablelog``. Source: Delta transaction log protocol,
 "Checkpoints", "Checkpoint Schema", "V2 Spec", "Sidecar File Information".
@@ -24,6 +25,9 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Final
 from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from wal2lake.lake.delta.durability import actions_of
 from wal2lake.lake.delta.log.place import LOG
@@ -58,6 +62,15 @@ _STRUCT: Final = "stats_parsed"
 
 _BATCH_ROWS: Final = 65_536
 """Most actions of a checkpoint that are read at a time."""
+
+_DAYS: Final = (-719_162, 2_932_896)
+"""The first and the last date that Python has, in days since 1970."""
+
+_MICROSECONDS: Final = (
+    _DAYS[0] * 86_400_000_000,
+    (_DAYS[1] + 1) * 86_400_000_000 - 1_001,
+)
+"""The first moment that Python has, and the last one behind which it has another millisecond."""
 
 _UPPER: Final = "maxValues"
 
@@ -132,8 +145,11 @@ def _sidecar(path: str) -> str:
 
 
 def _read_parquet(store: Store, key: str, wanted: Wanted) -> Iterator[Action]:
-    with OpenParquet(key, store.open_ranges(key)) as file:
-        schema = file.arrow_schema
+    # 64 bits of nanoseconds end in the year 2262.
+    with OpenParquet(
+        key, store.open_ranges(key), coerce_int96_timestamp_unit="us"
+    ) as file:
+        schema, int96 = file.arrow_schema, _int96_columns(file)
         columns, present = [], []
         for kind, fields in wanted.items():
             at = schema.get_field_index(kind)
@@ -150,9 +166,43 @@ def _read_parquet(store: Store, key: str, wanted: Wanted) -> Iterator[Action]:
             ]
         for batch in file.batches(file.groups, columns, _BATCH_ROWS):
             for kind in present:
-                rows = batch.column(kind).drop_null()
-                for row in rows.to_pylist():
-                    yield {kind: _object(row)}
+                rows = _representable(batch.column(kind).drop_null(), kind, int96)
+                try:
+                    for row in rows.to_pylist():
+                        yield {kind: _object(row)}
+                except OverflowError as error:
+                    raise ValueError(str(error)) from error
+
+
+def _int96_columns(file: OpenParquet) -> frozenset[str]:
+    columns = map(file.schema.column, range(len(file.schema)))
+    return frozenset(c.path for c in columns if c.physical_type == "INT96")
+
+
+def _representable(values: Any, path: str, int96: frozenset[str]) -> Any:
+    """Return values with null for each date and moment that Python does not have. Moments of
+    columns in INT96 get a zone: Spark writes only those that have one in that form."""
+    kind = values.type
+    if pa.types.is_struct(kind) and kind.num_fields:
+        children = [
+            _representable(values.field(at), f"{path}.{kind.field(at).name}", int96)
+            for at in range(kind.num_fields)
+        ]
+        names = [field.name for field in kind]
+        return pa.StructArray.from_arrays(children, names, mask=values.is_null())
+    if pa.types.is_date(kind):
+        converted, number, (least, most) = values.cast(pa.date32()), pa.int32(), _DAYS
+    elif pa.types.is_timestamp(kind):
+        zone = "UTC" if path in int96 else kind.tz
+        moments = values.cast(pa.timestamp("us", kind.tz), safe=False)
+        exact = pc.equal(moments.cast(kind, safe=False), values)
+        converted = pc.if_else(exact, moments.cast(pa.timestamp("us", zone)), None)
+        number, (least, most) = pa.int64(), _MICROSECONDS
+    else:
+        return values
+    numbers = converted.cast(number)
+    is_within = pc.and_(pc.greater_equal(numbers, least), pc.less_equal(numbers, most))
+    return pc.if_else(is_within, converted, None)
 
 
 def _object(row: Mapping[str, Any]) -> dict[str, Any]:
