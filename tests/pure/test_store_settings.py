@@ -346,6 +346,10 @@ def test_a_warehouse_that_cannot_be_used_is_refused(tmp_path: Path, s3: Server) 
     with pytest.raises(ConfigurationError) as caught:
         tried(tmp_path, "s3a://bucket/lake", s3.port)
     assert caught.value.hint == 'Write it as "s3://bucket/lake".'
+    for other in ("S3://Bucket/lake", "S3A://Bucket/lake"):
+        with pytest.raises(ConfigurationError) as caught:
+            tried(tmp_path, other, s3.port)
+        assert caught.value.hint == 'Write it as "s3://Bucket/lake".'
     with pytest.raises(ConfigurationError) as caught:
         tried(
             tmp_path,

@@ -20,8 +20,8 @@ from urllib.parse import unquote, urlsplit
 from wal2lake.errors import ConfigurationError
 from wal2lake.settings import Settings
 
-_OTHER_NAMES: Final[Mapping[str, str]] = {"s3a": "s3", "s3n": "s3"}
-"""Names that Hadoop has for S3."""
+_NAMES: Final = frozenset({"s3", "s3a", "s3n"})
+"""Schemes of S3; the second and third are Hadoop's."""
 
 _OBJECT_STORES: Final = frozenset({"gs", "az", "abfs", "abfss"})
 """Stores that Spark cannot read here yet."""
@@ -40,8 +40,9 @@ def check_warehouse(settings: Settings, environ: Mapping[str, str]) -> None:
     or for the URL of an object store that is not supported."""
     warehouse = settings.warehouse
     url = urlsplit(warehouse)
-    if url.scheme in _OTHER_NAMES:
-        own = f"{_OTHER_NAMES[url.scheme]}{warehouse.removeprefix(url.scheme)}"
+    # urlsplit gives a scheme in small letters; Hadoop and the node's stores insist on them.
+    if url.scheme in _NAMES and not warehouse.startswith("s3:"):
+        own = f"s3{warehouse[len(url.scheme) :]}"
         raise ConfigurationError(
             f'invalid value for parameter "spark.warehouse": "{warehouse}"',
             hint=f'Write it as "{own}".',
