@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -10,8 +11,13 @@ from typing import Any, cast
 import pytest
 
 from wal2lake.errors import FeatureNotSupportedError, UsageError
+from wal2lake.lake.delta.log.firstversion import (
+    OWN_TIMES,
+    commit_lines,
+    own_time_of,
+)
 from wal2lake.lake.delta.log.version import state_of
-from wal2lake.lake.delta.protocol.newtables import DEFAULTS, completed
+from wal2lake.lake.delta.protocol.newtables import DEFAULTS, as_new, completed
 from wal2lake.lake.delta.versions.known import KnownVersions
 from wal2lake.lake.port import FieldSpec
 from wal2lake.lake.spark.delta.creation import Creation
@@ -110,6 +116,19 @@ def test_a_table_for_anothers_rows_has_no_defaults(tmp_path: Path) -> None:
     new, like = definitions
     assert new["configuration"]["delta.columnMapping.mode"] == "name"
     assert like == {**_metadata(a="b"), "id": like["id"]} and like["id"] != "t"
+
+
+def test_another_writers_table_may_not_say_when_it_was_made() -> None:
+    metadata = _metadata(**{OWN_TIMES: "true"})
+    metadata["createdTime"] = None
+    began = int(time.time() * 1000)
+    made, protocol = completed(metadata, {})
+    own_time = own_time_of(made)
+    assert own_time is not None and own_time >= began
+    del metadata["createdTime"]
+    assert own_time_of(as_new(metadata)) is not None
+    info = json.loads(commit_lines(made, protocol, "t")[0])["commitInfo"]
+    assert info["timestamp"] == info["inCommitTimestamp"] == own_time
 
 
 def test_rows_of_a_column_with_an_invariant_are_sparks_to_write() -> None:

@@ -1,7 +1,7 @@
 """Writes version 0 of a table, as Delta writes it for a table without rows.
 
-In: the metadata and the protocol of the new table. Out: the lines of the commit and of its
-checksum file, and both in the table's store.
+In: the metadata and the protocol of the new table, from ``newtables``. Out: the lines of the
+commit and of its checksum file, and both in the table's store.
 
 Why not Delta's own commit. After writing the two lines it reads the new table back with two Spark
 jobs, to find that it is empty. That took a third of a second a table, most of the time of CREATE

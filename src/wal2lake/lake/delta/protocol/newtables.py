@@ -11,6 +11,7 @@ and Existing Tables"; delta-spark 4.4 DeltaConfig.scala, TableFeature.scala.
 from __future__ import annotations
 
 import json
+import time
 import uuid
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
@@ -138,7 +139,8 @@ def completed(
     session. Raises UsageError (22023) for a value that a property cannot have, 0A000 for a feature
     that the node does not know."""
     properties = _defaults(session)
-    properties.update(as_new(metadata)["configuration"])
+    made = as_new(metadata)
+    properties.update(made["configuration"])
     features = {
         _known(name.removeprefix(_REQUEST))
         for name in properties
@@ -157,7 +159,7 @@ def completed(
     if _is_true(properties, _ROW_TRACKING):
         for name, prefix in _MATERIALIZED.items():
             properties.setdefault(name, f"{prefix}-{uuid.uuid4()}")
-    result = {**metadata, "configuration": properties}
+    result = {**made, "configuration": properties}
     if properties.get(MODE, "none") != "none":
         result = with_mapping(result, is_new=True)
     return result, with_features(_LEAST, features)
@@ -186,13 +188,17 @@ def _known(name: str) -> str:
 
 
 def as_new(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the metadata of another table as that of a new one, which has no earlier versions."""
+    """Return the metadata of another table as that of a new one, which has no earlier versions.
+    Other writers may leave out the time of its creation; it is now then."""
     properties = {
         name: value
         for name, value in metadata["configuration"].items()
         if name not in _OF_VERSIONS
     }
-    return {**metadata, "configuration": properties}
+    created = metadata.get("createdTime")
+    if created is None:
+        created = int(time.time() * 1000)
+    return {**metadata, "configuration": properties, "createdTime": created}
 
 
 def _features_of(properties: Mapping[str, str]) -> Iterator[str]:
