@@ -11,6 +11,7 @@ from typing import Any, cast
 import pytest
 
 from wal2lake.errors import FeatureNotSupportedError, UsageError
+from wal2lake.lake.delta.log.checkpoints import INTERVAL, is_due
 from wal2lake.lake.delta.log.firstversion import (
     OWN_TIMES,
     commit_lines,
@@ -129,6 +130,12 @@ def test_another_writers_table_may_not_say_when_it_was_made() -> None:
     assert own_time_of(as_new(metadata)) is not None
     info = json.loads(commit_lines(made, protocol, "t")[0])["commitInfo"]
     assert info["timestamp"] == info["inCommitTimestamp"] == own_time
+
+
+@pytest.mark.parametrize("stated", ["0", "-5", "often", "1.5", ""])
+def test_another_writers_interval_of_checkpoints_ends_no_commit(stated: str) -> None:
+    assert is_due(10, {INTERVAL: stated}) and not is_due(5, {INTERVAL: stated})
+    assert is_due(10, {}) and is_due(5, {INTERVAL: "5"})
 
 
 def test_rows_of_a_column_with_an_invariant_are_sparks_to_write() -> None:

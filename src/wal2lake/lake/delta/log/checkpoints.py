@@ -16,5 +16,8 @@ _DEFAULT_INTERVAL: Final = 10
 
 def is_due(version: int, properties: Mapping[str, str]) -> bool:
     """Whether the version of a table with these properties is one of those that get a
-    checkpoint."""
-    return version % int(properties.get(INTERVAL, _DEFAULT_INTERVAL)) == 0
+    checkpoint. An interval that is no whole number above 0, as another writer may set it, counts
+    as Delta's default: the version has been committed."""
+    stated = properties.get(INTERVAL, "")
+    interval = int(stated) if stated.isdecimal() else 0
+    return version % (interval or _DEFAULT_INTERVAL) == 0
