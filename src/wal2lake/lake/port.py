@@ -193,9 +193,9 @@ class Committed:
     already_done: bool = False
     """True if the table's cursor was already at or past ours; nothing was written."""
     interlopers: tuple[int, ...] = ()
-    """Versions committed by other writers between ``read_version`` and ours. They did not change
-    the data (a compaction, another application's cursor): any other change would have been a
-    CommitConflict."""
+    """Versions committed by other writers between ``read_version`` and ours. They change nothing of
+    the table but, for instance, another application's cursor: anything else, a compaction too,
+    would have been a CommitConflict."""
     method: str | None = None
     """How a batch was written (``batch.Method``); None if it was no batch, or nothing was to be
     written."""

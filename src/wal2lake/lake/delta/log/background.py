@@ -1,12 +1,12 @@
 """Runs work on tables outside their commits: one table after the other, in one thread.
 
 Comes in: locations of tables that need the work. Goes out: calls of the work's function. Called
-by ``deltatables`` (checkpoints) and ``lake.compaction``.
+by ``deltatables`` (checkpoints, manifests) and ``lake.compaction``.
 
-Why this way. A commit must not wait for work that it does not need. A checkpoint takes Spark a
-second, the first one of an engine several, and the tables of a subscription reach the version at
-which one is due together. Within the commit it stopped apply for that long (13 seconds for three
-tables, on two cores).
+Why this way. A commit must not wait for work that it does not need. A checkpoint reads and writes
+the actions of all files of a table, a manifest is a job of Spark, and the tables of a subscription
+reach the version at which a checkpoint is due together: within their commits, this work would stop
+apply.
 """
 
 from __future__ import annotations
