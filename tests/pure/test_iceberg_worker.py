@@ -194,6 +194,7 @@ def test_a_dropped_table_is_not_begun(
 ) -> None:
     world = World(tmp_path, "iceberg")
     tables = [world.table(1), world.table(2)]
+
     def drop_after_the_list(catalog: Catalog) -> Any:
         wanted = list(wanted_mirrors(catalog))
         world.catalog.drop_table(Oid(1))

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import sqlglot
 from tests.fakes.catalog_source import OBJECTS, OWNER, FakeSource, rel, session, table
 
 from wal2lake.catalog import Progress, Role, RoleMember
@@ -23,7 +24,6 @@ from wal2lake.sql.grammar.remembered import (
 from wal2lake.sql.query.translate import BoundParameter
 from wal2lake.sql.sysviews import QueryRoute, SystemCatalog, route_of
 from wal2lake.sql.sysviews.plans import QueryPlan
-from wal2lake.sql.sysviews.query import rewrite
 
 SUB = Oid(OBJECTS["subscription sub"])
 VISITOR = Oid(20001)
@@ -330,13 +330,13 @@ def test_a_long_text_is_parsed_once_a_step_and_while_the_lock_is_free(
     catalog: SystemCatalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     free: list[bool] = []
-    parse = rewrite.sqlglot.parse
+    parse = sqlglot.parse
 
     def count(*arguments: Any, **options: Any) -> Any:
         free.append(not catalog._lock.locked())
         return parse(*arguments, **options)
 
-    monkeypatch.setattr(rewrite.sqlglot, "parse", count)
+    monkeypatch.setattr(sqlglot, "parse", count)
     call = "select pg_logical_emit_message(false, 'p', 'x')"
     numbers = f"in ({', '.join('1' * (LONGEST // 3 + 1))})"
     # A query that runs again with an answer, one of relations, and a computation.

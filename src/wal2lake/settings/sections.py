@@ -437,9 +437,8 @@ class IcebergSettings:
     )
     history_ms: int = setting(
         3_600_000,
-        "Iceberg snapshots go so long after the next one has replaced them; so does a mirror that"
-        " does not follow its table. The data files of those that are kept stay, however short"
-        " lake.retention_ms is. It must be more than the longest query of a reader.",
+        "Iceberg snapshots go so long after the next one has replaced them, and so does a mirror"
+        " that does not follow. Data files of the others stay. Readers' queries must be shorter.",
         minimum=60_000,
         maximum=_BYTES_MAX,
         receivers=False,

@@ -36,7 +36,8 @@ def all_subscriptions(connection: sqlite3.Connection) -> list[Subscription]:
 def any_option(connection: sqlite3.Connection, word: str) -> bool:
     """Whether a subscription has an option of this name, or with this value."""
     row = connection.execute(
-        "select 1 from subscription where instr(options, ?) limit 1", (json.dumps(word),)
+        "select 1 from subscription where instr(options, ?) limit 1",
+        (json.dumps(word),),
     ).fetchone()
     return row is not None
 

@@ -19,6 +19,7 @@ Sources: Iceberg table specification, "Table Metadata Fields", "Snapshots", "Row
 
 from __future__ import annotations
 
+import itertools
 import json
 import uuid
 from collections.abc import Mapping
@@ -173,7 +174,7 @@ def without_old(metadata: Json, oldest_ms: int) -> Json:
     snapshots = metadata["snapshots"]
     kept = [
         snapshot
-        for snapshot, successor in zip(snapshots, snapshots[1:], strict=False)
+        for snapshot, successor in itertools.pairwise(snapshots)
         if successor["timestamp-ms"] >= oldest_ms
     ]
     kept += snapshots[-1:]

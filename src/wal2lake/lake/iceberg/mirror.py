@@ -206,9 +206,7 @@ class IcebergMirror:
         made = self._commit(location, place, known, following, target, options)
         return Mirrored(target, made.number, anew=anew and known is not None)
 
-    def trim(
-        self, location: str, oldest_ms: int, check: Check = lambda: None
-    ) -> int:
+    def trim(self, location: str, oldest_ms: int, check: Check = lambda: None) -> int:
         """Remove snapshots that were replaced before a time, and then the mirror's own files that
         are not needed; return how many files went."""
         place = _place(location, check)
