@@ -482,6 +482,7 @@ def test_every_parameter_and_value_that_is_listed_is_taken(schema: Node) -> None
         "Duration": "'7 days'",
         "Vectors": "true",
         "freshness": "'2s'",
+        "iceberg": "true",
     }
     for number, name in enumerate(listed):
         value = next((v for end, v in values.items() if name.endswith(end)), "a")
