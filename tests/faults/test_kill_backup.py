@@ -13,7 +13,7 @@ from deltalake import DeltaTable, QueryBuilder
 
 from wal2lake.cli.backup.manifest import read_manifest
 from wal2lake.observe.failpoints import arm
-from wal2lake.testing.node import Node, run_cli
+from wal2lake.testing.node import COMMAND, Node, run_cli
 
 SETTINGS = {
     "node.authentication": "trust",
@@ -77,7 +77,7 @@ def test_backups_beside_vacuum_and_after_a_kill(
         # One that is ended leaves nothing.
         arm(points, "backup.file_copied", "pause 30")
         ending = subprocess.Popen(
-            ["wal2lake", "backup", "-D", node.directory, "--to", tmp_path / "ended"],
+            [*COMMAND, "backup", "-D", node.directory, "--to", tmp_path / "ended"],
             env={**os.environ, **environ},
         )
         while (points / "backup.file_copied").exists():
