@@ -129,6 +129,8 @@ class Reader:
         done = subprocess.run(
             [sys.executable, "-c", block.text],
             cwd=self.folder,
+            # Spark takes the Python of its workers from there.
+            env={**os.environ, "PATH": self._path()},
             capture_output=True,
             text=True,
             check=False,
@@ -152,19 +154,23 @@ class Reader:
                 self._shell(command, shown)
 
     def _shell(self, command: str, shown: str) -> None:
-        programs = [Path(sys.executable).parent, find_installation(18).bin]
-        path = os.pathsep.join([*map(str, programs), os.environ["PATH"]])
         done = subprocess.run(
             self._here(command),
             shell=True,
             cwd=self.folder,
-            env={**os.environ, **environ(self.source.server), "PATH": path},
+            env={**os.environ, **environ(self.source.server), "PATH": self._path()},
             capture_output=True,
             text=True,
             check=False,
         )
         assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
         assert lines(done.stdout)[: len(lines(shown))] == lines(shown)
+
+    @staticmethod
+    def _path() -> str:
+        """Where a reader's shell finds programs."""
+        programs = [Path(sys.executable).parent, find_installation(18).bin]
+        return os.pathsep.join([*map(str, programs), os.environ["PATH"]])
 
 
 def environ(server: PostgresServer) -> dict[str, str]:
