@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 import time
 from pathlib import Path
@@ -186,6 +187,25 @@ def test_a_mirror_that_nobody_wants_any_more_goes(tmp_path: Path) -> None:
     assert not list((table.root / "_iceberg" / "metadata").iterdir())
     world.catalog.set_parameters(Oid(1), {"iceberg": "true"})
     world.worker.round()
+    assert ids(table) == [1]
+
+
+@pytest.mark.parametrize("left", [None, "{"])
+def test_the_mirror_of_an_idle_table_begins_anew(
+    tmp_path: Path, clock: Clock, left: str | None
+) -> None:
+    """Whose folder was removed, or whose metadata is damaged."""
+    world = World(tmp_path, "iceberg")
+    table = world.table(1)
+    world.worker.round()
+    shutil.rmtree(table.root / "_iceberg")
+    if left is not None:
+        metadata = table.root / "_iceberg" / "metadata" / "v2.metadata.json"
+        metadata.parent.mkdir(parents=True)
+        metadata.write_text(left)
+    for _ in range(5):
+        clock.ahead += 1_801
+        world.worker.round()
     assert ids(table) == [1]
 
 

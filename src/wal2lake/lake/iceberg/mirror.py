@@ -206,13 +206,15 @@ class IcebergMirror:
         made = self._commit(location, place, known, following, target, options)
         return Mirrored(target, made.number, anew=anew and known is not None)
 
-    def trim(self, location: str, oldest_ms: int, check: Check = lambda: None) -> int:
+    def trim(
+        self, location: str, oldest_ms: int, check: Check = lambda: None
+    ) -> int | None:
         """Remove snapshots that were replaced before a time, and then the mirror's own files that
-        are not needed; return how many files went."""
+        are not needed; return how many files went. None: there is no mirror of this place."""
         place = _place(location, check)
         known = self._current(location, place)
         if known is None or _was_moved(place, known.stored.metadata):
-            return 0
+            return None
         stored = known.stored
         metadata = without_old(stored.metadata, oldest_ms)
         if metadata is not stored.metadata:

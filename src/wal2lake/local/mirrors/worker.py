@@ -111,13 +111,21 @@ class MirrorWorker:
                     continue
                 try:
                     if place.location in mirrored:
-                        self._mirrors.trim(place.location, oldest_ms, self._check)
+                        self._trim(place.location, oldest_ms)
                     elif self._remove(place):
                         self._log.info("mirror removed", table=place.shown)
                 except _MustGo:
                     continue
                 except Exception as error:
                     self._say(place.location, "a mirror could not be trimmed", error)
+
+    def _trim(self, location: str, oldest_ms: int) -> None:
+        """Trim a mirror. If that fails, or there is none, the next round begins with what the place
+        has, even if the table is idle."""
+        shown = self._shown.pop(location, None)
+        trimmed = self._mirrors.trim(location, oldest_ms, self._check)
+        if shown is not None and trimmed is not None:
+            self._shown[location] = shown
 
     @property
     def _settings(self) -> IcebergSettings:
