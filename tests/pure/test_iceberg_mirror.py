@@ -325,6 +325,30 @@ def test_ids_stay_when_columns_come_go_and_change_names(table: MirroredTable) ->
     assert shown(table, first) == Counter({(1, "n1"): 1})
 
 
+def test_an_id_is_not_used_again(table: MirroredTable) -> None:
+    """Another engine has replaced the columns, without column mapping."""
+    mirror = mirror_of(table)
+    identity = table.metadata[-1]["id"]
+    wider = (*COLUMNS, ("extra", "bigint"))
+    table.define(wider, id=identity)
+    table.append({"id": [1], "name": ["a"], "extra": [10]})
+    mirror.mirror(table.location, table.version, None)
+    first = table.version
+    table.define(COLUMNS, id=identity)
+    mirror.mirror(table.location, table.version, None)
+    table.define((*COLUMNS, ("other", "bigint")), id=identity)
+    table.append({"id": [2], "name": ["b"], "other": [20]})
+    assert not mirror.mirror(table.location, table.version, None).anew
+    ids = [field.field_id for field in iceberg(table).schema().fields]
+    assert ids == [1, 2, 4]
+    assert shown(table) == Counter([(1, "a", None), (2, "b", 20)])
+    assert shown(table, versions(table)[first]) == Counter([(10, 1, "a")])
+    # Delta's numbers, which it gives by place, are not those that the mirror has given.
+    mapped = {"id": ("id", 1), "name": ("name", 2), "more": ("more", 3)}
+    table.define((*COLUMNS, ("more", "bigint")), mapped, id=identity)
+    assert mirror.mirror(table.location, table.version, None).anew
+
+
 def test_ids_of_mapped_columns_that_differ_begin_anew(table: MirroredTable) -> None:
     mirror = mirror_of(table)
     table.append(rows([1]))
@@ -364,6 +388,7 @@ def test_a_table_without_a_form_in_iceberg_is_refused(
         mirror_of(table).mirror(table.location, table.version, None)
     assert raised.value.sqlstate == "0A000"
     assert "set iceberg = false for the table." in str(raised.value.hint)
+    assert ("column mapping" in str(raised.value)) is mapped
     assert not (table.root / "_iceberg").exists()
 
 

@@ -38,6 +38,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import Any, Final
 
 import pyarrow as pa
@@ -188,17 +189,28 @@ def _named(field_id: int, name: str, kind: str | Json) -> Json:
 
 
 def columns_of(
-    state: TableState, before: Json | None, *, was_mapped: bool
+    state: TableState,
+    before: Json | None,
+    named: Sequence[Json] = (),
+    *,
+    was_mapped: bool,
 ) -> MirroredColumns | None:
-    """Return the columns of a version; ``before`` is the mirror's current schema, and
-    ``was_mapped`` whether the table had column mapping then.
+    """Return the columns of a version. ``before`` is the mirror's current schema, ``named`` its
+    name mapping, and ``was_mapped`` tells whether the table had column mapping then.
 
     None: the ids or types that the mirror has do not fit this version, so it must begin anew.
     FeatureNotSupportedError (0A000) if a column has no form in Iceberg.
     """
     known = {field["name"]: field for field in before["fields"]} if before else {}
     columns = []
-    unused = _unused_ids(state, known)
+    had_names = {
+        one["field-id"]: one["names"]
+        for one in named
+        if one["field-id"] < _NESTED_IDS
+    }
+    taken = had_names.keys() | {field["id"] for field in known.values()}
+    # An id of a column that is gone stays that column's: older snapshots still have it.
+    unused = count(1 + max(taken, default=0))
     for physical in state.physical_fields:
         field_id = physical.field_id
         if field_id is None:
@@ -207,15 +219,9 @@ def columns_of(
         columns.append(_column(state, physical, field_id))
     found = MirroredColumns(tuple(columns))
     always_mapped = was_mapped and state.column_mapping
-    if before is not None and not _continues(before, found, by_id=always_mapped):
-        return None
-    return found
-
-
-def _unused_ids(state: TableState, known: Mapping[str, Json]) -> Iterator[int]:
-    """Yield ids for new columns of a table without column mapping."""
-    highest = max((field["id"] for field in known.values()), default=0)
-    return iter(range(highest + 1, highest + 1 + len(state.physical_fields)))
+    if before is None or _continues(before, found, had_names, by_id=always_mapped):
+        return found
+    return None
 
 
 def _column(
@@ -235,10 +241,11 @@ def _column(
     if state.column_mapping and not isinstance(kind, str):
         raise FeatureNotSupportedError(
             f'column "{physical.name}" of type {physical.spark_ddl} cannot be mirrored to'
-            " Iceberg, because columns have been renamed or dropped",
+            " Iceberg, because the table has column mapping",
             detail=f'The files of the table at "{state.location}" identify columns by'
-            " number, but not what is in a column.",
-            hint="Create the table anew, or set iceberg = false for the table.",
+            " number, but not what is in a column. Tables have column mapping once a column was"
+            " renamed or dropped, or has a space or one of ,;{}()= in its name.",
+            hint="Create the table anew, without such names, or set iceberg = false for the table.",
         )
     return MirroredColumn(
         field_id,
@@ -300,9 +307,16 @@ def _ids(kind: str | Json) -> Iterator[int]:
         yield from _ids(field["type"])
 
 
-def _continues(before: Json, after: MirroredColumns, *, by_id: bool) -> bool:
+def _continues(
+    before: Json,
+    after: MirroredColumns,
+    had_names: Mapping[int, Sequence[str]],
+    *,
+    by_id: bool,
+) -> bool:
     """Whether files and snapshots of the earlier schema are read rightly beside the later one.
 
+    ``had_names``: the names in files that ids have had, those of columns that are gone included.
     ``by_id``: the files of both have ids, so names do not matter. Otherwise some files have names
     only, and a column must have had its id under the name that it has in files.
     """
@@ -317,6 +331,9 @@ def _continues(before: Json, after: MirroredColumns, *, by_id: bool) -> bool:
         if ids.get(column.physical_name, column.field_id) != column.field_id:
             return False
         if had is not None and had["name"] != column.physical_name:
+            return False
+        names = had_names.get(column.field_id)
+        if names is not None and column.physical_name not in names:
             return False
     return True
 

@@ -101,7 +101,7 @@ def with_columns(metadata: Json, columns: MirroredColumns, *, mapped: bool) -> J
     """Return the metadata with these columns as the current schema. Earlier schemas stay for the
     snapshots that have them."""
     schemas = list(metadata["schemas"])
-    named = json.loads(metadata["properties"].get(_NAME_MAPPING, "[]"))
+    named = name_mapping(metadata)
     current = columns.schema(metadata["current-schema-id"])
     for schema in schemas:
         if schema["fields"] == current["fields"]:
@@ -224,6 +224,12 @@ def is_of_mirror(metadata: object) -> bool:
     """Whether this may be a mirror's metadata, and not that of another writer."""
     properties = metadata.get("properties") if isinstance(metadata, dict) else None
     return isinstance(properties, dict) and TABLE_ID in properties
+
+
+def name_mapping(metadata: Json) -> list[Json]:
+    """Return the names that columns have in files without field ids, as far as they are known."""
+    mapping: list[Json] = json.loads(metadata["properties"].get(_NAME_MAPPING, "[]"))
+    return mapping
 
 
 def was_mapped(metadata: Json) -> bool:

@@ -54,6 +54,7 @@ from wal2lake.lake.iceberg.metadata import (
     current_schema,
     current_snapshot,
     cursor_of,
+    name_mapping,
     new_table,
     oldest_version,
     replaces,
@@ -302,7 +303,10 @@ class IcebergMirror:
         ):
             return None
         columns = columns_of(
-            state, current_schema(metadata), was_mapped=was_mapped(metadata)
+            state,
+            current_schema(metadata),
+            name_mapping(metadata),
+            was_mapped=was_mapped(metadata),
         )
         if columns is None or columns.spec() != metadata["partition-specs"][0]:
             return None
