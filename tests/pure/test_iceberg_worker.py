@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -141,6 +142,21 @@ def test_a_node_without_mirrors_reads_no_table_from_the_catalog(
     world.worker.round()
     assert read
     assert ids(table) == [1]
+
+
+def test_one_name_of_a_table_is_enough(tmp_path: Path) -> None:
+    """A table and its partition are one table of the lake."""
+    for number, values in enumerate((("true", "false"), ("false", "true"))):
+        (tmp_path / str(number)).mkdir()
+        world = World(tmp_path / str(number))
+        table = world.table(1, iceberg=values[0])
+        (known,) = world.catalog.tables()
+        other = replace(
+            known, oid=Oid(2), name="p", parameters=(("iceberg", values[1]),)
+        )
+        world.catalog.create_table(other)
+        world.worker.round()
+        assert ids(table) == [1]
 
 
 def test_the_published_version_is_shown(tmp_path: Path) -> None:

@@ -13,7 +13,8 @@ still have no ids; so the name mapping has the physical names of all columns.
     column of the table          Delta's id, or 1, 2, ... by place, kept by name
     element, key or value in it  from 2^24 on, by the column and the path in it
 
-Ids of elements never meet those of columns, and need no memory.
+Ids of elements never meet those of columns, and need no memory. An id that a column had stays that
+column's when it has gone; the name mapping has it still.
 
     Delta                        Iceberg
     boolean, int, bigint         boolean, int, long

@@ -39,11 +39,6 @@ class FoldedChange:
     changes_data: bool = True
     """False if the same rows are in other files now (a compaction)."""
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether the files are those of the mirror."""
-        return not (self.added or self.removed or self.vectors)
-
 
 def fold(
     location: str, commits: Commits, mirrored: Collection[str]

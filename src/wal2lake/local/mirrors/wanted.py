@@ -3,7 +3,8 @@
 Comes in: the catalog. Goes out: locations with versions and positions. Called by ``worker``.
 
 A table is mirrored if its storage parameter ``iceberg`` is true, or if it has none and one of its
-subscriptions has ``table_format = 'iceberg'``. A mirror shows the version of the newest published
+subscriptions has ``table_format = 'iceberg'``. If a table has several names, as one with a
+partition has, the parameter of one is enough. A mirror shows the version of the newest published
 state, as a reader of the table in a snapshot of all tables sees it. A table that no state names
 shows its newest version.
 """
@@ -49,7 +50,7 @@ def wanted_mirrors(catalog: Catalog) -> Iterator[WantedMirror]:
             if name == ICEBERG
         ]
         by_source = not filled.isdisjoint(place.relids)
-        if stated[-1] == "true" if stated else by_source:
+        if "true" in stated if stated else by_source:
             yield _published(place, vectors)
 
 
