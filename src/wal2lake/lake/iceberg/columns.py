@@ -205,9 +205,7 @@ def columns_of(
     known = {field["name"]: field for field in before["fields"]} if before else {}
     columns = []
     had_names = {
-        one["field-id"]: one["names"]
-        for one in named
-        if one["field-id"] < _NESTED_IDS
+        one["field-id"]: one["names"] for one in named if one["field-id"] < _NESTED_IDS
     }
     taken = had_names.keys() | {field["id"] for field in known.values()}
     # An id of a column that is gone stays that column's: older snapshots still have it.

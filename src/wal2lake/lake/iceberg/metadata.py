@@ -24,6 +24,7 @@ import json
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Final
 
 from wal2lake.errors import StorageError
@@ -174,7 +175,7 @@ def without_old(metadata: Json, oldest_ms: int) -> Json:
     snapshots = metadata["snapshots"]
     kept = [
         snapshot
-        for snapshot, successor in itertools.pairwise(snapshots)
+        for snapshot, successor in pairwise(snapshots)
         if successor["timestamp-ms"] >= oldest_ms
     ]
     kept += snapshots[-1:]
