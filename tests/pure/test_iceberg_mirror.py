@@ -438,7 +438,7 @@ def test_old_snapshots_go_with_their_files(table: MirroredTable) -> None:
     assert mirror.oldest_version(table.location) == min(versions(table))
     clock[0] += 4_000_000
     before = {path.name for path in (table.root / "_iceberg/metadata").iterdir()}
-    assert mirror.trim(table.location, clock[0]) > 5
+    assert (mirror.trim(table.location, clock[0]) or 0) > 5
     left = {path.name for path in (table.root / "_iceberg/metadata").iterdir()}
     assert len(left - before) == 1 and len(left) < len(before)
     assert len(iceberg(table).metadata.snapshots) == 1

@@ -4,8 +4,7 @@ Takes the node; gives lines in the log. A round begins every ``iceberg.interval_
 table whose published version is not shown yet gets a snapshot. A table that cannot be mirrored is
 reported and tried again, and holds up no other. A mirror holds files and versions of its table. So
 one that has not followed for ``iceberg.history_ms``, whatever the reason, is removed, and begins
-anew once the table can be mirrored: otherwise VACUUM
-would never remove anything again.
+anew once the table can be mirrored: VACUUM would never remove anything again otherwise.
 
 Every ``_TRIM_SECONDS`` old snapshots go, also those of tables that nobody writes, and mirrors of
 tables that are mirrored no longer.
@@ -65,7 +64,7 @@ class MirrorWorker:
         self._thread.start()
 
     def stop(self, timeout_seconds: float = 5.0) -> None:
-        """End after the table that is being mirrored."""
+        """End after the file that is being read or written."""
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
@@ -78,7 +77,8 @@ class MirrorWorker:
             self._changed.notify_all()
 
     def leave(self, location: str) -> None:
-        """Stop work on a table that is being dropped; none is running for it on return."""
+        """Stop work on a table that is being dropped; none is running for it on return. Called
+        after the table has left the catalog: work on it does not begin again."""
         with self._changed:
             self._left.append(location)
             try:

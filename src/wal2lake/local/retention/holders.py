@@ -9,7 +9,8 @@ the reasons.
     states that wal2lake.snapshots lists            their versions (the caller's)
     statements, transactions, exported snapshots    the versions that they read
     local commits under way                         the version before
-    Iceberg mirrors                                 the versions that their snapshots show
+    Iceberg mirrors                                 the versions that their snapshots show; one
+                                                     that does not follow is removed (``mirrors``)
     branches, batches, compactions                  the version on which they are based
     capture, while there is a slot                  the last version in the sealed log
     prepared transactions, commits to several       the version on which they are based, their
