@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 from wal2lake.lake import Cursor, FieldSpec, NextField
 from wal2lake.lake.compaction import carried, compact
 from wal2lake.lake.delta.datafile import write_data_file
+from wal2lake.lake.delta.protocol.newtables import DEFAULTS
 from wal2lake.lake.spark.branch.branches import Branches
 from wal2lake.lake.spark.branch.keys import BranchKeys, Key
 from wal2lake.lake.spark.delta.deltatables import DeltaTables
@@ -172,7 +173,9 @@ def test_columns_come_go_and_are_renamed(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mapped", [False, True])
+@pytest.mark.parametrize(
+    ("mapped", "default"), [(False, "none"), (True, "none"), (False, "name")]
+)
 def test_rows_written_anew_come_with_their_columns(
     spark_session: SparkSession,
     lake: DeltaTables,
@@ -180,6 +183,7 @@ def test_rows_written_anew_come_with_their_columns(
     location: str,
     tmp_path: Path,
     mapped: bool,
+    default: str,
 ) -> None:
     lake.create(location, [ID, TEXT])
     append(lake, location, 1, id=[1, 2], v=["10", None])
@@ -192,7 +196,13 @@ def test_rows_written_anew_come_with_their_columns(
     fields = [kept(ID), NextField(number, "v", anew=True), NextField(note, None)]
     metadata = lake.metadata(location, fields)
     branches = Branches(spark_session, lake, queries)
-    branch = branches.begin_anew(state, metadata, str(tmp_path / "anew"))
+    # A default for new tables, which the table with the rows is not.
+    setting = f"{DEFAULTS}columnMapping.mode"
+    spark_session.conf.set(setting, default)
+    try:
+        branch = branches.begin_anew(state, metadata, str(tmp_path / "anew"))
+    finally:
+        spark_session.conf.unset(setting)
     queries.run(
         f"INSERT INTO {relation(branch.location)} SELECT id, CAST(v AS bigint), 'n'"
         f" FROM {relation(location, state.version)}",
