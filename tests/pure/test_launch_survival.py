@@ -41,9 +41,10 @@ from wal2lake.launch.processes import (
     processes,
     session_members,
 )
-from wal2lake.launch.requests import promptly
+from wal2lake.launch.requests import promptly, run_program
 from wal2lake.launch.wakeup import CHANGED, SOCKET_NAME, Wake, Wakeup, notify
 from wal2lake.observe import configure
+from wal2lake.settings import FILE_NAME as SETTINGS_FILE
 from wal2lake.testing.node import run_cli
 from wal2lake.testing.waits import wait_until
 
@@ -381,6 +382,72 @@ def test_a_start_that_waits_for_the_lock_can_be_stopped(fake: FakeNode) -> None:
         wait_until(lambda: "received fast shutdown request" in fake.log_text())
         assert fake.wait_end(5) == 0
         assert held.is_in_place()
+
+
+STARTING = """
+import os, sys
+from pathlib import Path
+from wal2lake.launch.directory.warehouse import check_warehouse
+from wal2lake.launch.requests import StopRequested, held, promptly
+from wal2lake.launch.start.java import check_java
+from wal2lake.settings import fixed_at_start, load
+
+directory, step = Path(sys.argv[1]), sys.argv[2]
+settings = load(directory, os.environ)
+environ = {**os.environ, **fixed_at_start(settings), "JAVA_HOME": str(directory)}
+steps = {
+    "java": lambda: check_java(environ),
+    "warehouse": lambda: check_warehouse(settings, environ),
+}
+with held():
+    try:
+        promptly(steps[step])
+    except StopRequested as request:
+        print(request.mode.value)
+"""
+
+
+@pytest.mark.parametrize("step", ["java", "warehouse"])
+def test_a_stop_during_the_start_ends_the_program_that_is_tried(
+    tmp_path: Path, step: str
+) -> None:
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text("#!/bin/sh\nexec sleep 600\n")
+    java.chmod(0o755)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        (tmp_path / SETTINGS_FILE).write_text(
+            '[spark]\nwarehouse = "s3://b/w"\n[store]\naccess_key_id = "k"\n'
+            'secret_access_key = "s"\n'
+            f'endpoint = "http://127.0.0.1:{silent.getsockname()[1]}"\n'
+        )
+        with subprocess.Popen(
+            [sys.executable, "-c", STARTING, str(tmp_path), step],
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as process:
+            tried = wait_until(lambda: children_of(process.pid))
+            if step == "warehouse":
+                wait_until(lambda: not holds_signals(tried[0]))
+            process.send_signal(signal.SIGTERM)
+            assert process.communicate(timeout=10)[0] == "fast\n"
+        assert not is_alive(tried[0])
+
+
+def children_of(pid: int) -> list[int]:
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return [
+        int(child)
+        for task in tasks
+        for child in (task / "children").read_text().split()
+    ]
+
+
+def test_a_program_that_takes_too_long_is_ended() -> None:
+    with pytest.raises(subprocess.TimeoutExpired):
+        run_program(["sleep", "600"], os.environ, 0.1)
+    done = run_program(["sh", "-c", "echo $A; echo b >&2; exit 3"], {"A": "a"}, 60)
+    assert (done.returncode, done.stdout, done.stderr) == (3, "a\n", "b\n")
 
 
 def test_a_step_gives_its_result_or_its_error() -> None:

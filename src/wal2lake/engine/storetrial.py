@@ -13,12 +13,14 @@ the proof that the store obeys the condition; a list; a read; a removal.
 from __future__ import annotations
 
 import json
+import signal
 import sys
 import uuid
 from typing import Final
 
 from wal2lake.errors import Wal2LakeError
 from wal2lake.lake.store import store_at
+from wal2lake.launch.wakeup import SIGNALS
 
 _FOLDER: Final = "_wal2lake_trial"
 """Not the name of a schema: a leading underscore of one is encoded."""
@@ -44,6 +46,8 @@ def try_store(location: str) -> None:
 
 def main(location: str) -> int:
     """Print the error, if there is one."""
+    # The node blocks signals while it starts.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
     try:
         try_store(location)
     except Wal2LakeError as error:

@@ -5,18 +5,21 @@ node that is starting, and process 1 of a container would not hear a SIGTERM. Bu
 a mount under the warehouse hangs, Java or a name server does not answer, remains of a killed node
 do not die. So such a step runs in a thread (``promptly``), while the main thread looks for a signal
 that waits. A request to stop, of any mode, then ends the start in order, because nothing has been
-started that would need time. The thread is left behind and ends with the process; in a system call
-that cannot be interrupted it keeps the process, but not the node's lock.
+started that would need time. A program that the step runs (``run_program``) is killed. The thread
+is left behind and ends with the process; in a system call that cannot be interrupted it keeps the
+process, but not the node's lock.
 
-Called by: ``start.node``, ``nodelog`` and supervisor.
+Called by: ``start``, ``nodelog``, ``warehouse`` and supervisor.
 """
 
 from __future__ import annotations
 
 import contextlib
 import signal
+import subprocess
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, TypeVar
 
 from wal2lake.launch.shutdown import SIGNAL_OF_MODE, Mode
@@ -26,6 +29,10 @@ T = TypeVar("T")
 
 _LOOK_SECONDS: Final = 0.05
 """Interval of looks for a signal."""
+
+_END_SECONDS: Final = 1.0
+"""Longest wait for a step that looks for the request itself, and has a program to kill. Chosen
+arbitrarily."""
 
 
 class StopRequested(BaseException):
@@ -80,9 +87,44 @@ def promptly(step: Callable[[], T]) -> T:
     except RuntimeError:
         # The system has no room for a thread; a stop waits then.
         return step()
-    while thread.is_alive():
-        check_request()
-        thread.join(_LOOK_SECONDS)
+    try:
+        while thread.is_alive():
+            check_request()
+            thread.join(_LOOK_SECONDS)
+    except StopRequested:
+        thread.join(_END_SECONDS)
+        raise
     if errors:
         raise errors[0]
     return results[0]
+
+
+def run_program(
+    command: Sequence[str], environ: Mapping[str, str], timeout_seconds: float
+) -> subprocess.CompletedProcess[str]:
+    """Run a program of a step of the start, and return its output.
+
+    The program is killed before StopRequested or ``subprocess.TimeoutExpired`` is raised. It begins
+    with the signals blocked that are ``held``. OSError if it cannot be run."""
+    deadline = time.monotonic() + timeout_seconds
+    with subprocess.Popen(
+        command,
+        env=environ,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+    ) as process:
+        try:
+            while True:
+                check_request()
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    out, err = process.communicate(timeout=_LOOK_SECONDS)
+                    return subprocess.CompletedProcess(
+                        command, process.returncode, out, err
+                    )
+                if time.monotonic() > deadline:
+                    raise subprocess.TimeoutExpired(command, timeout_seconds)
+        finally:
+            process.kill()

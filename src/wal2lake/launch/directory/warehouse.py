@@ -18,6 +18,7 @@ from typing import Final
 from urllib.parse import unquote, urlsplit
 
 from wal2lake.errors import ConfigurationError
+from wal2lake.launch.requests import run_program
 from wal2lake.settings import Settings
 
 _NAMES: Final = frozenset({"s3", "s3a", "s3n"})
@@ -104,15 +105,8 @@ def _try(
     place = settings.warehouse
     seconds = _SPARE_SECONDS + _OPERATIONS * settings.store.retry_timeout_ms / 1000
     try:
-        done = subprocess.run(
-            [sys.executable, "-m", "wal2lake.engine.storetrial", place],
-            env=dict(environ),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=seconds,
-            check=False,
-        )
+        command = [sys.executable, "-m", "wal2lake.engine.storetrial", place]
+        done = run_program(command, environ, seconds)
     except subprocess.TimeoutExpired:
         return _failed(f"no end of a trial within {seconds:g} seconds", None)
     if done.returncode == 0:

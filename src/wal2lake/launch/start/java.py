@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from wal2lake.errors import ConfigurationError, reason_of
+from wal2lake.launch.requests import run_program
 
 OLDEST: Final = 17
 """Oldest Java that Spark 4 accepts. A newer Java than 21 is not refused, as Spark may be newer than
@@ -37,15 +38,7 @@ def check_java(environ: Mapping[str, str]) -> None:
     java = str(Path(home) / "bin" / "java") if home else "java"
     where = f'"{java}"' if home else "java on PATH"
     try:
-        done = subprocess.run(
-            [java, "-version"],
-            env=dict(environ),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_TIMEOUT_SECONDS,
-        )
+        done = run_program([java, "-version"], environ, _TIMEOUT_SECONDS)
     except FileNotFoundError:
         place = f'there is no "{java}" (JAVA_HOME)' if home else "none is on PATH"
         raise ConfigurationError(f"{_NEEDED} and {place}: {_REMEDY}") from None
