@@ -19,7 +19,6 @@ Sources: Iceberg table specification, "Table Metadata Fields", "Snapshots", "Row
 
 from __future__ import annotations
 
-import itertools
 import json
 import uuid
 from collections.abc import Mapping
