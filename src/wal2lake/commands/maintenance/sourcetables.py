@@ -74,7 +74,10 @@ def locked_table(
         raise NotComparable(f"the source changed meanwhile: {error.message}") from None
     except PublisherError as error:
         if error.sqlstate == _LOCK_NOT_AVAILABLE:
-            raise NotComparable("another session has locked it at the source") from None
+            # PostgreSQL opens all tables of a publication to describe one of them.
+            raise NotComparable(
+                "another session has locked it, or a table of the same publication, at the source"
+            ) from None
         raise NotComparable(f"the source says: {error.message}") from None
     finally:
         # If the connection is lost, the next statement says so. The first error is not hidden.
