@@ -85,7 +85,10 @@ def test_a_partition_that_was_rewritten_before_it_was_read_is_found_after() -> N
 @pytest.mark.parametrize(
     ("sqlstate", "words"),
     [
-        ("55P03", "another session has locked it at the source"),
+        (
+            "55P03",
+            "another session has locked it, or a table of the same publication, at the source",
+        ),
         ("42501", "the source says: no"),
         ("42P01", "the source changed meanwhile: .*dropped or renamed"),
     ],
