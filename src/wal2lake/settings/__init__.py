@@ -7,6 +7,7 @@ catalog.
 """
 
 from wal2lake.settings.addresses import ListenAddress, parse_web_listen
+from wal2lake.settings.changelog import LogSettings
 from wal2lake.settings.loading import (
     FILE_NAME,
     SettingChange,
@@ -15,13 +16,13 @@ from wal2lake.settings.loading import (
     load,
     parameter_names,
 )
+from wal2lake.settings.places import file_url_path
 from wal2lake.settings.rendering import render_default_toml
 from wal2lake.settings.sections import (
     PUBLISHER_LOG,
     ApplySettings,
     IcebergSettings,
     LakeSettings,
-    LogSettings,
     NodeSettings,
     PublishSettings,
     Settings,
@@ -29,7 +30,6 @@ from wal2lake.settings.sections import (
     StoreSettings,
     SubscriptionSettings,
     WebSettings,
-    file_url_path,
 )
 
 __all__ = [

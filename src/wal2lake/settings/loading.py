@@ -22,7 +22,8 @@ from typing import Any, Final
 
 from wal2lake.errors import ConfigurationError, reason_of
 from wal2lake.settings.addresses import check_web_listen
-from wal2lake.settings.sections import SECTIONS, Settings, file_url_path
+from wal2lake.settings.places import file_url_path
+from wal2lake.settings.sections import SECTIONS, Settings
 
 FILE_NAME: Final = "wal2lake.toml"
 

@@ -13,13 +13,14 @@ Source: PostgreSQL manual, chapter 19 (server configuration).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
-from urllib.parse import unquote, urlsplit
 
+from wal2lake.settings.changelog import LogSettings
 from wal2lake.settings.declaration import setting
+from wal2lake.settings.places import file_url_path
 
 _INT_MAX: Final = 2**31 - 1
 """PostgreSQL's upper bound of an integer parameter."""
@@ -136,72 +137,6 @@ class NodeSettings:
         "Ended log files that are kept, as log_file with .1 (the newest), .2 and so on.",
         minimum=0,
         maximum=10_000,
-        receivers=False,
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class LogSettings:
-    """The durable change log between the publisher and the tables."""
-
-    directory: str = setting(
-        "",
-        "Directory of the change log, as a path or file: URL; empty: log/ in the node's"
-        " directory.",
-        restart=True,
-    )
-    journal_file_bytes: int = setting(
-        64 * _MIB,
-        "The journal starts a new file at this size.",
-        minimum=_MIB,
-        maximum=_INT_MAX,
-    )
-    segment_bytes: int = setting(
-        32 * _MIB,
-        "A segment is sealed when it has received this much.",
-        minimum=64 * 1024,
-        maximum=_INT_MAX,
-    )
-    segment_interval_ms: int = setting(
-        250,
-        "A segment that holds a commit is sealed after this time at the latest. While apply is"
-        " behind, the time is a quarter of what the segment before took to be applied, at most a"
-        " second.",
-        minimum=1,
-        maximum=_INT_MAX,
-    )
-    size_limit_bytes: int = setting(
-        0,
-        "When a subscription's log has this size, receiving stops and the publisher keeps"
-        " the WAL instead. Open and prepared transactions do not count. 0: no limit but the"
-        " disk.",
-        minimum=0,
-        maximum=_BYTES_MAX,
-    )
-    size_warning_percent: int = setting(
-        80,
-        "A warning is logged when a log reaches this part of size_limit_bytes.",
-        minimum=1,
-        maximum=100,
-    )
-    history_bytes: int = setting(
-        256 * _MIB,
-        "Sealed segments that all tables have applied, with their logical messages, are kept"
-        " up to this size.",
-        minimum=0,
-        maximum=_BYTES_MAX,
-    )
-    messages: bool = setting(
-        True,
-        "Request logical messages (pg_logical_emit_message) from publishers and keep them. A"
-        " change takes effect at a receiver's next start.",
-    )
-    messages_view_bytes: int = setting(
-        64 * _MIB,
-        "Largest total size of a subscription's logical messages that wal2lake.messages"
-        " shows; above it a query is an error.",
-        minimum=0,
-        maximum=_INT_MAX,
         receivers=False,
     )
 
@@ -614,7 +549,7 @@ class Settings:
     directory: Path
     """Absolute path of the node's directory."""
     node: NodeSettings = NodeSettings()
-    log: LogSettings = LogSettings()
+    log: LogSettings = field(default_factory=LogSettings)
     subscription: SubscriptionSettings = SubscriptionSettings()
     apply: ApplySettings = ApplySettings()
     publish: PublishSettings = PublishSettings()
@@ -669,17 +604,6 @@ class Settings:
     def catalog_file(self) -> Path:
         """The catalog's SQLite file."""
         return self.directory / "catalog.sqlite"
-
-
-def file_url_path(text: str) -> str | None:
-    """Return the percent-decoded path of a ``file:`` URL. None: the text is no such URL, names
-    another host, or has a query or fragment (in a path, ``#`` and ``?`` are %23 and %3F)."""
-    parts = urlsplit(text)
-    if parts.scheme != "file" or parts.netloc not in ("", "localhost"):
-        return None
-    if "#" in text or "?" in text:
-        return None
-    return unquote(parts.path) if parts.path.startswith("/") else None
 
 
 SECTIONS: Final[Mapping[str, type[Any]]] = MappingProxyType(
