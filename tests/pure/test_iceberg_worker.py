@@ -255,7 +255,7 @@ def test_a_drop_waits_for_one_step_of_the_worker(tmp_path: Path) -> None:
 
     def slow_state(location: str) -> Any:
         begun.set()
-        wait_until(lambda: bool(world.worker._left))
+        wait_until(lambda: world.worker._left.is_left(location))
         return MirroredTable.state(table, location)
 
     table.state = slow_state  # type: ignore[method-assign]

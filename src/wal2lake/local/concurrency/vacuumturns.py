@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
+from wal2lake.local.concurrency.leaving import LeftTables
+
 _WAIT_SECONDS: Final = 0.05
 """How soon a wait notices its end."""
 
@@ -20,9 +22,9 @@ class VacuumTurns:
 
     def __init__(self) -> None:
         self._turn = threading.Lock()
-        self._changed = threading.Condition()
-        self._running: str | None = None
-        self._left: list[str] = []
+        self._tables = LeftTables()
+        self.leave = self._tables.leave
+        self.is_left = self._tables.is_left
 
     @contextmanager
     def hold(self, location: str, check: Callable[[], None]) -> Iterator[None]:
@@ -30,25 +32,7 @@ class VacuumTurns:
         while not self._turn.acquire(timeout=_WAIT_SECONDS):
             check()
         try:
-            with self._changed:
-                self._running = location
-            yield
+            with self._tables.at(location):
+                yield
         finally:
-            with self._changed:
-                self._running = None
-                self._changed.notify_all()
             self._turn.release()
-
-    def leave(self, location: str) -> None:
-        """Stop work on a table that is being dropped; none is running for it on return."""
-        with self._changed:
-            self._left.append(location)
-            try:
-                self._changed.wait_for(lambda: self._running != location)
-            finally:
-                self._left.remove(location)
-
-    def is_left(self, location: str) -> bool:
-        """Whether a caller of ``leave`` waits for the table."""
-        with self._changed:
-            return location in self._left

@@ -18,7 +18,6 @@ Called by the engine.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,6 +26,8 @@ from typing import Final
 from wal2lake.errors import UndefinedObjectError
 from wal2lake.lake import CommitConflict
 from wal2lake.lake.iceberg import IcebergMirror, MirrorOptions
+from wal2lake.local.concurrency.leaving import LeftTables
+from wal2lake.local.concurrency.rounds import Rounds
 from wal2lake.local.mirrors.wanted import WantedMirror, wanted_mirrors
 from wal2lake.local.ports import MirrorParts
 from wal2lake.local.retention.holders import TablePlace, places_of
@@ -44,47 +45,34 @@ class _MustGo(Exception):
 
 
 class MirrorWorker:
-    """The background thread, from ``start`` to ``stop``."""
+    """The background work, from ``start`` to ``stop``, which ends it after a step."""
 
     def __init__(self, node: MirrorParts) -> None:
         self._node = node
-        self._changed = threading.Condition()
-        self._stopping = False
-        self._running: str | None = None
-        self._left: list[str] = []
+        self._left = LeftTables()
         self._shown: dict[str, tuple[int, int]] = {}
         self._behind: dict[str, float] = {}
         self._trimmed = time.monotonic()
         self._repeated: dict[tuple[str, str], RepeatedErrors] = {}
         self._log = get_logger().bind(worker="iceberg")
-        self._thread = threading.Thread(target=self._run, name="iceberg", daemon=True)
-
-    def start(self) -> None:
-        """Begin."""
-        self._thread.start()
-
-    def stop(self, timeout_seconds: float = 5.0) -> None:
-        """End after the file that is being read or written."""
-        with self._changed:
-            self._stopping = True
-            self._changed.notify_all()
-        self._thread.join(timeout_seconds)
+        self._rounds = Rounds(
+            "mirroring",
+            self.round,
+            lambda: self._settings.interval_ms / 1000,
+            self._log,
+        )
+        self.start = self._rounds.start
+        self.stop = self._rounds.stop
 
     def reload(self, settings: Settings) -> None:
         """Look at the settings, which the node has already."""
-        with self._changed:
-            self._shown.clear()
-            self._changed.notify_all()
+        self._shown.clear()
+        self._rounds.hurry()
 
     def leave(self, location: str) -> None:
         """Stop work on a table that is being dropped; none is running for it on return. Called
         after the table has left the catalog: work on it does not begin again."""
-        with self._changed:
-            self._left.append(location)
-            try:
-                self._changed.wait_for(lambda: self._running != location)
-            finally:
-                self._left.remove(location)
+        self._left.leave(location)
         self._shown.pop(location, None)
 
     def round(self) -> None:
@@ -135,33 +123,15 @@ class MirrorWorker:
     def _mirrors(self) -> IcebergMirror:
         return self._node.mirrors
 
-    def _run(self) -> None:
-        while True:
-            with self._changed:
-                if not self._stopping:
-                    self._changed.wait(self._settings.interval_ms / 1000)
-                if self._stopping:
-                    return
-            try:
-                self.round()
-            except Exception as error:
-                self._log.error("mirroring stopped", error=error)
-
     @contextmanager
     def _at(self, place: TablePlace) -> Iterator[bool]:
         """Work on a table; false if the table is dropped or the engine stops."""
-        with self._changed:
-            self._running = place.location
-        try:
+        with self._left.at(place.location):
             # DROP TABLE waits from here on. If it has not waited, its row is gone already.
             yield not self._must_go() and self._is_there(place)
-        finally:
-            with self._changed:
-                self._running = None
-                self._changed.notify_all()
 
     def _must_go(self) -> bool:
-        return self._stopping or self._running in self._left
+        return self._rounds.is_stopping or self._left.must_leave
 
     def _check(self) -> None:
         """End the work on a table that is being dropped, or if the engine stops."""

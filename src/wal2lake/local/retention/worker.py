@@ -10,12 +10,12 @@ Called by the engine.
 
 from __future__ import annotations
 
-import threading
 import time
 from typing import Final
 
 from wal2lake.catalog import ProgressFile
 from wal2lake.catalog.mapped.progress import progress_path
+from wal2lake.local.concurrency.rounds import Rounds, RoundsEnd
 from wal2lake.local.ports import RetentionParts
 from wal2lake.local.retention.branchplaces import remove_branch, unknown_branches
 from wal2lake.local.retention.holders import TablePlace, places_of
@@ -26,7 +26,6 @@ from wal2lake.local.retention.vacuuming import (
     VacuumRequest,
 )
 from wal2lake.observe import RepeatedErrors, get_logger
-from wal2lake.settings import Settings
 
 _FIRST_SECONDS: Final = 60.0
 """Time after the start for what is more urgent."""
@@ -47,61 +46,27 @@ _PATIENCE_SECONDS: Final = 300.0
 """Longest wait of a round for apply: a node that is always busy has its files removed, too."""
 
 
-class _Stopping(Exception):
-    """Raised when the engine stops."""
-
-
 class RetentionWorker:
-    """The background thread, from ``start`` to ``stop``."""
+    """The background work, from ``start`` to ``stop``, which ends it between two files."""
 
     def __init__(self, node: RetentionParts, vacuum: Vacuum) -> None:
         self._node = node
         self._vacuum = vacuum
-        self._changed = threading.Condition()
-        self._stopping = False
         self._waited = 0.0
         self._files = 0
         self._since = 0.0
         self._repeated: dict[str, RepeatedErrors] = {}
         self._log = get_logger().bind(worker="retention")
-        self._thread = threading.Thread(target=self._run, name="retention", daemon=True)
-
-    def start(self) -> None:
-        """Begin."""
-        self._thread.start()
-
-    def stop(self, timeout_seconds: float = 5.0) -> None:
-        """End between two files."""
-        with self._changed:
-            self._stopping = True
-            self._changed.notify_all()
-        self._thread.join(timeout_seconds)
-
-    def reload(self, settings: Settings) -> None:
-        """Look at the settings, which the node has already."""
-        with self._changed:
-            self._changed.notify_all()
-
-    def _run(self) -> None:
-        due = time.monotonic() + min(_FIRST_SECONDS, self._interval or _FIRST_SECONDS)
-        while True:
-            with self._changed:
-                interval = self._interval
-                left = due - time.monotonic() if interval else None
-                if not self._stopping and (left is None or left > 0):
-                    self._changed.wait(left)
-                if self._stopping:
-                    return
-                if not interval or time.monotonic() < due:
-                    due = min(due, time.monotonic() + (self._interval or 1e9))
-                    continue
-            try:
-                self.round()
-            except _Stopping:
-                return
-            except Exception as error:
-                self._log.error("retention stopped", error=error)
-            due = time.monotonic() + interval
+        self._rounds = Rounds(
+            "retention",
+            self.round,
+            lambda: self._interval,
+            self._log,
+            first_seconds=_FIRST_SECONDS,
+        )
+        self.start = self._rounds.start
+        self.stop = self._rounds.stop
+        self.reload = self._rounds.reload
 
     @property
     def _interval(self) -> float:
@@ -120,7 +85,7 @@ class RetentionWorker:
                     "a table was not vacuumed", table=place.shown, reason=str(error)
                 )
                 continue
-            except _Stopping:
+            except RoundsEnd:
                 raise
             except Exception as error:
                 # The other tables' files must go all the same.
@@ -152,23 +117,22 @@ class RetentionWorker:
 
     def _check(self) -> None:
         """End when the engine stops; pause now and then."""
-        if self._stopping:
-            raise _Stopping
+        self._rounds.check()
         now = time.monotonic()
         if now - self._since > _READ_SECONDS:
-            self._sleep(_READ_SECONDS)
+            self._rounds.sleep(_READ_SECONDS)
             self._since = time.monotonic()
 
     def _pace(self) -> None:
         self._files += 1
         if self._files % _MANY == 0:
-            self._sleep(_PAUSE_SECONDS)
+            self._rounds.sleep(_PAUSE_SECONDS)
             self._give_way()
 
     def _give_way(self) -> None:
         """Wait while apply is busy."""
         while self._waited < _PATIENCE_SECONDS and self._is_busy():
-            self._sleep(_BUSY_SECONDS)
+            self._rounds.sleep(_BUSY_SECONDS)
             self._waited += _BUSY_SECONDS
 
     def _is_busy(self) -> bool:
@@ -182,10 +146,3 @@ class RetentionWorker:
             if positions.engine_pid and positions.applied < positions.sealed:
                 return True
         return False
-
-    def _sleep(self, seconds: float) -> None:
-        with self._changed:
-            if not self._stopping:
-                self._changed.wait(seconds)
-            if self._stopping:
-                raise _Stopping
