@@ -96,7 +96,8 @@ def test_keys_are_followed_and_partitions_come_as_they_do_natively(
     keys = (
         "select c.relname, a.attname from pg_index i join pg_class c on c.oid = i.indrelid"
         " join pg_attribute a on a.attrelid = c.oid and a.attnum = any(i.indkey)"
-        " where c.relname in ('t', 'd') and i.indisprimary order by 1 desc"
+        " where c.relnamespace = 'kc'::regnamespace and c.relname in ('t', 'd')"
+        " and i.indisprimary order by 1 desc"
     )
     assert node.sql(keys) == [("t", "a"), ("d", "id")]
 
