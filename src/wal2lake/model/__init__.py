@@ -11,6 +11,7 @@ from wal2lake.model.constraint import CheckConstraint, Generated, Generation
 from wal2lake.model.deletemode import DELETED_AT, DeleteMode
 from wal2lake.model.domain import Domain
 from wal2lake.model.fixed import BOOTSTRAP_SUPERUSER, DATABASE, DATABASE_OID
+from wal2lake.model.holder import HOLDER, WarehouseHolder
 from wal2lake.model.lsn import INVALID_LSN, INVALID_OID, Lsn, Oid, Xid
 from wal2lake.model.relations.partition import PartitionKey, PartitionStrategy
 from wal2lake.model.relations.relation import (
@@ -36,6 +37,7 @@ __all__ = [
     "DATABASE",
     "DATABASE_OID",
     "DELETED_AT",
+    "HOLDER",
     "INVALID_LSN",
     "INVALID_OID",
     "NAMES",
@@ -70,6 +72,7 @@ __all__ = [
     "Resolution",
     "SentSchema",
     "SyncState",
+    "WarehouseHolder",
     "Xid",
     "merged",
 ]

@@ -12,6 +12,7 @@ means, or decides what to write.
     reading   an object by ranges
     clients   a client for each bucket, by URL
     access    credentials that a command prints
+    lease     the lease of a warehouse: one node at a time
     options   a client's options, from the environment
     answers   answers of an object store: repeat, or which error
     foreign   files where only pyarrow reaches, as HDFS
@@ -25,6 +26,7 @@ from wal2lake.lake.store.errors import (
     UnknownOutcome,
     storage_error,
 )
+from wal2lake.lake.store.lease import HeldLease, LeaseLost, WarehouseInUse, lease_of
 from wal2lake.lake.store.local import LocalStore, PlainReader, sync_path
 from wal2lake.lake.store.options import StoreOptions
 from wal2lake.lake.store.places import (
@@ -51,6 +53,8 @@ from wal2lake.lake.store.port import (
 __all__ = [
     "PROBE",
     "Entry",
+    "HeldLease",
+    "LeaseLost",
     "LocalStore",
     "MissingFileError",
     "NoPutIfAbsent",
@@ -62,9 +66,11 @@ __all__ = [
     "StoreReader",
     "StoreWriter",
     "UnknownOutcome",
+    "WarehouseInUse",
     "WrittenFile",
     "has_store",
     "is_object_store",
+    "lease_of",
     "local_path",
     "open_reader",
     "open_writer",

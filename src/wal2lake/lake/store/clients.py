@@ -73,6 +73,9 @@ class Bucket:
         """Held while the first conditional request of this process is proven to work, and while
         the second client is made."""
         self.proven = False
+        self.fence: Callable[[], None] = _allow
+        """Called before each request that changes something; what it raises prevents the request.
+        A node that holds a lease on its warehouse sets it (``lease.keeper``)."""
 
     def uploading(self) -> Client:
         """Return the client that sends the parts of large objects. It repeats them itself: a part
@@ -81,6 +84,10 @@ class Bucket:
             if self._uploading is None:
                 self._uploading = self._make_uploading()
             return self._uploading
+
+
+def _allow() -> None:
+    """Prevent no request."""
 
 
 def bucket_at(scheme: str, name: str, options: StoreOptions) -> Bucket:

@@ -17,6 +17,9 @@ it made itself. So after each refusal the object is read: with the caller's cont
 caller's, with other content somebody was first, and if there is none (S3 answers 409 while two
 conditional requests are under way) the request is repeated.
 
+Each request that changes something is preceded by the bucket's ``fence``, which raises in a node
+that may have lost its lease on the warehouse.
+
 Sources: S3, "How to prevent object overwrites with conditional writes", "Error responses";
 object_store 0.14, ``PutMode::Create``.
 """
@@ -38,6 +41,7 @@ from wal2lake.errors import StorageError
 from wal2lake.lake.store.answers import answer_of, error_of, is_beyond_the_end
 from wal2lake.lake.store.clients import Bucket
 from wal2lake.lake.store.errors import MissingFileError, NoPutIfAbsent, UnknownOutcome
+from wal2lake.lake.store.options import StoreOptions
 from wal2lake.lake.store.port import PROBE, Entry, Stamp, Store, transfer
 from wal2lake.lake.store.reading import ObjectReader
 from wal2lake.lake.store.uploads import ObjectWriter
@@ -80,9 +84,10 @@ class ObjectStore:
         return self._create(key, content)
 
     def _create(self, key: str, content: bytes) -> Stamp | None:
-        path, attempts = self._path(key), _Attempts(self._bucket)
+        path, attempts = self._path(key), StoreAttempts(self._bucket.options)
         is_known = True
         while True:
+            self._check_fence(is_known)
             try:
                 created = obstore.put(
                     self._client, path, content, mode="create", use_multipart=False
@@ -108,14 +113,24 @@ class ObjectStore:
                 raise described from failed
             raise _unknown(described) from failed
 
+    def _check_fence(self, is_known: bool) -> None:
+        """Call the fence. ``is_known``: false if an earlier attempt may have been carried out."""
+        try:
+            self._bucket.fence()
+        except StorageError as error:
+            if is_known:
+                raise
+            raise _unknown(error) from error
+
     def put(self, key: str, content: bytes, *, durable: bool = True) -> Stamp:
         """Create or replace an object."""
         path = self._path(key)
-        written = self._repeat(
-            "write to file",
-            key,
-            lambda: obstore.put(self._client, path, content, use_multipart=False),
-        )
+
+        def put() -> Any:
+            self._bucket.fence()
+            return obstore.put(self._client, path, content, use_multipart=False)
+
+        written = self._repeat("write to file", key, put)
         return _stamp(written["e_tag"], len(content))
 
     def open_writer(self, key: str) -> ObjectWriter:
@@ -296,20 +311,23 @@ class ObjectStore:
         """Remove an object."""
         path = self._path(key)
         with suppress(MissingFileError):
-            self._repeat("remove file", key, lambda: obstore.delete(self._client, path))
+            self._repeat("remove file", key, partial(self._remove, path))
 
     def delete_all(self, keys: Sequence[str]) -> None:
         """Remove up to 1,000 objects by one request, where the store can."""
         for start in range(0, len(keys), self.most_at_once):
             part = keys[start : start + self.most_at_once]
             paths = [self._path(key) for key in part]
-            remove = partial(obstore.delete, self._client, paths)
             try:
-                self._repeat("remove file", part[0], remove)
+                self._repeat("remove file", part[0], partial(self._remove, paths))
             except MissingFileError:
                 # A store that says so has left others.
                 for key in part:
                     self.delete(key)
+
+    def _remove(self, paths: str | list[str]) -> None:
+        self._bucket.fence()
+        obstore.delete(self._client, paths)
 
     def copy(self, key: str, source: Store, source_key: str) -> None:
         """Let the store copy the object, or send it again if it cannot."""
@@ -323,7 +341,12 @@ class ObjectStore:
                 transfer(reader, self.open_writer(key))
                 return
         old, new = source._path(source_key), self._path(key)
-        self._repeat("copy file", key, lambda: obstore.copy(self._client, old, new))
+
+        def copy() -> None:
+            self._bucket.fence()
+            obstore.copy(self._client, old, new)
+
+        self._repeat("copy file", key, copy)
 
     # ---- conditions -----------------------------------------------------------------
 
@@ -354,7 +377,7 @@ class ObjectStore:
 
     def _repeat(self, action: str, key: str, call: Callable[[], _Result]) -> _Result:
         """Call until there is a whole answer, within the time for attempts."""
-        attempts = _Attempts(self._bucket)
+        attempts = StoreAttempts(self._bucket.options)
         while True:
             try:
                 return call()
@@ -372,13 +395,13 @@ class ObjectStore:
         return "/".join(part for part in (self._prefix, key) if part)
 
 
-class _Attempts:
+class StoreAttempts:
     """Pauses between the attempts of one operation."""
 
-    def __init__(self, bucket: Bucket) -> None:
-        self._options = bucket.options
-        self._pause = bucket.options.pause_seconds
-        self._end = time.monotonic() + bucket.options.attempts_seconds
+    def __init__(self, options: StoreOptions) -> None:
+        self._options = options
+        self._pause = options.pause_seconds
+        self._end = time.monotonic() + options.attempts_seconds
 
     def pause(self) -> bool:
         """Wait before the next attempt; False if there is no time for one."""
