@@ -88,9 +88,10 @@ def main() -> int:
             node_log(settings, reload, echo=echo) as log,
             starting(),
         ):
+            catalog = Catalog(settings.catalog_file, busy_timeout_seconds=0.2)
             return Supervisor(
                 settings,
-                catalog=Catalog(settings.catalog_file, busy_timeout_seconds=0.2),
+                catalog=catalog,
                 commands=Commands(
                     engine=(*CHILD, "engine", str(directory)),
                     web=(*CHILD, "web", str(directory)),
@@ -105,6 +106,7 @@ def main() -> int:
                 environ=os.environ,
                 lock=lock,
                 log=log,
+                node=catalog.system_identifier,
             ).run()
         return 0
 

@@ -47,7 +47,18 @@ from wal2lake.lake.spark import (
     stop_session,
     warm_up,
 )
-from wal2lake.launch.children.child import EXIT_CONFIGURATION, listening_sockets
+from wal2lake.lake.store import (
+    HeldLease,
+    LeaseLost,
+    WarehouseInUse,
+    is_object_store,
+    lease_of,
+)
+from wal2lake.launch.children.child import (
+    EXIT_CONFIGURATION,
+    EXIT_WAREHOUSE_TAKEN,
+    listening_sockets,
+)
 from wal2lake.launch.wakeup import CHANGED, READY, notify
 from wal2lake.local.access import is_member, may_connect
 from wal2lake.local.commits.prepared import finish_interrupted
@@ -55,7 +66,7 @@ from wal2lake.local.mirrors import MirrorWorker
 from wal2lake.local.node import EngineParts
 from wal2lake.local.retention import RetentionWorker, Vacuum
 from wal2lake.local.transaction.recovery import recover
-from wal2lake.model import DATABASE
+from wal2lake.model import DATABASE, HOLDER, WarehouseHolder
 from wal2lake.observe import configure, get_logger
 from wal2lake.observe.telemetry import Telemetry, TelemetryFile
 from wal2lake.settings import Settings, load
@@ -79,6 +90,9 @@ def main(arguments: list[str] | None = None) -> int:
     configure("engine")
     try:
         return _Engine(lambda: load(options.directory, os.environ)).run()
+    except WarehouseInUse as error:
+        get_logger().critical(error.message, error=error)
+        return EXIT_WAREHOUSE_TAKEN
     except ConfigurationError as error:
         get_logger().critical(error.message, error=error)
         return EXIT_CONFIGURATION
@@ -113,12 +127,15 @@ class _Engine:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2):
             signal.signal(number, self._on_signal)
         self._listener.start()
+        lease = _lease(self._settings.warehouse)
         options = session_options(self._settings)
         spark = start_session(options)
         try:
             alive = self._serve(spark, options)
         finally:
             stop_session(spark)
+        if lease is not None and alive:
+            lease.release()
         return 0 if alive else 1
 
     def _serve(self, spark: SparkSession, options: SessionOptions) -> bool:
@@ -270,6 +287,27 @@ class _Reloadable(Protocol):
 
     def reload(self, settings: Settings) -> None:
         """Use these settings from now on."""
+
+
+def _lease(warehouse: str) -> HeldLease | None:
+    """Go on with the lease that the node's start has taken, and let nothing be written without it.
+    None for a warehouse without one. WarehouseInUse if another node has it by now."""
+    if HOLDER not in os.environ or not is_object_store(warehouse):
+        return None
+    lease = lease_of(warehouse, WarehouseHolder.parse(os.environ[HOLDER]))
+    lease.take()
+    lease.fence()
+    lease.keep(_end_at_once)
+    return lease
+
+
+def _end_at_once(loss: LeaseLost) -> None:
+    """End the process, which cannot write any more."""
+    get_logger().critical(loss.message, error=loss)
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError):
+            stream.flush()
+    os._exit(EXIT_WAREHOUSE_TAKEN)
 
 
 def _watch(spark: SparkSession, node: EngineParts) -> bool:

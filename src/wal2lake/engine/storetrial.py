@@ -1,26 +1,31 @@
-"""Tries whether tables can be written below the URL of an object store.
+"""Tries whether tables can be written below the URL of an object store, and takes its lease.
 
     python -m wal2lake.engine.storetrial s3://bucket/lake
 
-In: the URL, and [store]'s settings in the environment. Out: exit code 0, or 1 with an error as JSON
-on standard output. A program of its own because the supervisor, which calls it before the node
-listens, stays small: it imports no client of a store. Called by ``launch.directory.warehouse``.
+In: the URL; [store]'s settings and the node's start (``HOLDER``) in the environment. Out: lines of
+JSON on standard output, ``{"waits": ...}`` while the same node may run elsewhere, and an error;
+exit code 0, or 1 after an error. A program of its own because the supervisor, which calls it before
+the node listens, stays small: it imports no client of a store. Called by
+``launch.directory.warehouse``.
 
 The trial does what a table needs: a conditional write, whose first one in a process is preceded by
-the proof that the store obeys the condition; a list; a read; a removal.
+the proof that the store obeys the condition; a list; a read; a removal. Then it takes the lease,
+with which the engine goes on.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sys
 import uuid
 from typing import Final
 
 from wal2lake.errors import Wal2LakeError
-from wal2lake.lake.store import store_at
+from wal2lake.lake.store import lease_of, store_at
 from wal2lake.launch.wakeup import SIGNALS
+from wal2lake.model import HOLDER, WarehouseHolder
 
 _FOLDER: Final = "_wal2lake_trial"
 """Not the name of a schema: a leading underscore of one is encoded."""
@@ -44,12 +49,21 @@ def try_store(location: str) -> None:
         store.delete(key)
 
 
+def take_lease(location: str, start: WarehouseHolder) -> None:
+    """Take the warehouse for a start of a node. Wal2LakeError says who has it."""
+    lease = lease_of(location, start)
+    lease.prove()
+    lease.take(lambda holder: print(json.dumps({"waits": holder}), flush=True))
+
+
 def main(location: str) -> int:
     """Print the error, if there is one."""
     # The node blocks signals while it starts.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
     try:
         try_store(location)
+        if HOLDER in os.environ:
+            take_lease(location, WarehouseHolder.parse(os.environ[HOLDER]))
     except Wal2LakeError as error:
         fields = ("message", "sqlstate", "detail", "hint", "original")
         print(json.dumps({name: getattr(error, name) for name in fields}))

@@ -15,13 +15,17 @@ connection, reads a table.
     servicemanager                    reports to systemd
     directory/                        files for other programs: lock file, passfile, status, web
 
-Public names: ``listening_sockets``, ``notify`` and ``EXIT_CONFIGURATION`` for the engine;
+Public names: ``listening_sockets``, ``notify`` and the exit codes for the engine;
 ``read_status`` and the lock file's facts for the command line. ``start.node.run_node``, the process
 of ``wal2lake start``, is imported from its module, because every child imports this package and
 must start quickly.
 """
 
-from wal2lake.launch.children.child import EXIT_CONFIGURATION, listening_sockets
+from wal2lake.launch.children.child import (
+    EXIT_CONFIGURATION,
+    EXIT_WAREHOUSE_TAKEN,
+    listening_sockets,
+)
 from wal2lake.launch.directory.lockfile import LockFacts, is_locked, read_lock
 from wal2lake.launch.directory.status import (
     NodeStatus,
@@ -34,6 +38,7 @@ from wal2lake.launch.wakeup import notify
 
 __all__ = [
     "EXIT_CONFIGURATION",
+    "EXIT_WAREHOUSE_TAKEN",
     "LockFacts",
     "NodeStatus",
     "WebStatus",

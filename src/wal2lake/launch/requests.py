@@ -100,9 +100,13 @@ def promptly(step: Callable[[], T]) -> T:
 
 
 def run_program(
-    command: Sequence[str], environ: Mapping[str, str], timeout_seconds: float
+    command: Sequence[str],
+    environ: Mapping[str, str],
+    timeout_seconds: float,
+    on_wait: Callable[[bytes], None] = lambda so_far: None,
 ) -> subprocess.CompletedProcess[str]:
-    """Run a program of a step of the start, and return its output.
+    """Run a program of a step of the start, and return its output. ``on_wait`` is called again and
+    again with what the program has printed so far.
 
     The program is killed before StopRequested or ``subprocess.TimeoutExpired`` is raised. It begins
     with the signals blocked that are ``held``. OSError if it cannot be run."""
@@ -119,11 +123,13 @@ def run_program(
         try:
             while True:
                 check_request()
-                with contextlib.suppress(subprocess.TimeoutExpired):
+                try:
                     out, err = process.communicate(timeout=_LOOK_SECONDS)
                     return subprocess.CompletedProcess(
                         command, process.returncode, out, err
                     )
+                except subprocess.TimeoutExpired as late:
+                    on_wait(late.output or b"")
                 if time.monotonic() > deadline:
                     raise subprocess.TimeoutExpired(command, timeout_seconds)
         finally:

@@ -43,7 +43,10 @@ from wal2lake.errors import ConfigurationError, Wal2LakeError, reason_of
 from wal2lake.launch import listeners as listening
 from wal2lake.launch import shutdown
 from wal2lake.launch.children.attendants import Attendant
-from wal2lake.launch.children.child import EXIT_CONFIGURATION
+from wal2lake.launch.children.child import (
+    EXIT_CONFIGURATION,
+    EXIT_WAREHOUSE_TAKEN,
+)
 from wal2lake.launch.children.group import (
     Children,
     Commands,
@@ -52,10 +55,11 @@ from wal2lake.launch.children.group import (
 )
 from wal2lake.launch.children.guardian import start_guardian
 from wal2lake.launch.children.nodelog import NodeLog
+from wal2lake.launch.directory.holder import this_start
 from wal2lake.launch.directory.lockfile import LockFile
 from wal2lake.launch.directory.report import StatusReport
 from wal2lake.launch.directory.status import NodeStatus
-from wal2lake.launch.directory.warehouse import check_warehouse
+from wal2lake.launch.directory.warehouse import check_warehouse, warehouse_lock
 from wal2lake.launch.plan import (
     ENGINE,
     WEB,
@@ -81,6 +85,7 @@ from wal2lake.launch.requests import check_request, promptly
 from wal2lake.launch.servicemanager import VARIABLES, ServiceManager
 from wal2lake.launch.shutdown import Mode, Phase
 from wal2lake.launch.wakeup import CHANGED, READY, RELOAD, Wake, Wakeup
+from wal2lake.model import HOLDER
 from wal2lake.observe import RepeatedErrors, get_logger
 from wal2lake.settings import Settings, changes
 
@@ -133,15 +138,17 @@ class Supervisor:
         environ: Mapping[str, str],
         lock: LockFile,
         log: NodeLog,
+        node: int,
     ) -> None:
         """``environ`` is passed to the children; ``reload`` reads the settings again. ``lock`` is
-        the directory's."""
+        the directory's, ``node`` the node's system identifier."""
         self._settings = settings
         self._directory = settings.directory.resolve()
         self._catalog = catalog
         self._commands = commands
         self._reload = reload
         self._environ = {k: v for k, v in environ.items() if k not in VARIABLES}
+        self._node = node
         self._manager = ServiceManager(environ)
         self._lock = lock
         self._report = StatusReport(lock, self._directory, settings.run_directory)
@@ -196,8 +203,14 @@ class Supervisor:
                 )
             node = self._settings.node
             self._log.info(f"starting wal2lake {__version__} on {_platform()}")
+            start = this_start(self._node, self._directory, marker)
+            self._environ[HOLDER] = start.render()
             # A mount or a name server may hang.
             promptly(lambda: check_warehouse(self._settings, self._environ))
+            shared = warehouse_lock(self._settings, start)
+            if shared is not None:
+                stack.enter_context(shared)
+                promptly(shared.take)
             sockets = promptly(
                 lambda: listening.open_listeners(node.listen_addresses, node.port)
             )
@@ -214,6 +227,7 @@ class Supervisor:
                 self._environ,
                 lifeline=lifeline,
                 listeners=[s.fileno() for s in sockets],
+                engine_holds=() if shared is None else shared.descriptors,
             )
             self._wakeup = stack.enter_context(
                 Wakeup(run_directory, self._lock.is_in_place)
@@ -415,7 +429,12 @@ class Supervisor:
             self._log.info(f"killed {ended.remains} processes that it left behind")
         if key != ENGINE or self._phase is not Phase.RUNNING:
             return
-        if ended.returncode == EXIT_CONFIGURATION and not self._was_ready:
+        if ended.returncode == EXIT_WAREHOUSE_TAKEN:
+            # The engine has logged by whom. Receivers of the same node may run there, too.
+            self._log.critical("another node has the warehouse, shutting down")
+            self._exit_code = 1
+            self._shut_down(Mode.FAST)
+        elif ended.returncode == EXIT_CONFIGURATION and not self._was_ready:
             # The engine has logged the reason; a restart would only repeat it.
             self._log.critical("the engine could not start, shutting down")
             self._exit_code = 1

@@ -48,6 +48,9 @@ EXIT_CONFIGURATION: Final = 78
 """Exit code (EX_CONFIG) of an engine that cannot run until the configuration is corrected. At the
 node's start it ends the node; later it is throttled like a crash."""
 
+EXIT_WAREHOUSE_TAKEN: Final = 79
+"""Exit code of an engine whose warehouse another node has taken. It ends the node at any time."""
+
 _HELD: Final = frozenset({signal.SIGHUP, signal.SIGUSR1})
 """Signals that would kill a process which has not yet said what they mean to it."""
 

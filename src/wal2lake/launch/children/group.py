@@ -125,11 +125,14 @@ class Children:
         *,
         lifeline: int,
         listeners: Sequence[int],
+        engine_holds: Sequence[int] = (),
     ) -> None:
-        """``lifeline`` is the reading end; it and ``listeners`` still belong to the caller."""
+        """``lifeline`` is the reading end; all descriptors still belong to the caller.
+        ``engine_holds`` are only kept open in the engine, for their locks."""
         self._commands = commands
         self._lifeline = lifeline
         self._listeners = tuple(listeners)
+        self._engine_holds = tuple(engine_holds)
         self._environ = {
             **environ,
             MARKER: marker,
@@ -208,7 +211,7 @@ class Children:
         if worker.key.role is ChildRole.ENGINE:
             command = self._commands.engine
             environ[LISTEN_FD] = ",".join(map(str, self._listeners))
-            descriptors.extend(self._listeners)
+            descriptors.extend((*self._listeners, *self._engine_holds))
         elif worker.key.role is ChildRole.WEB:
             command = self._commands.web
         else:

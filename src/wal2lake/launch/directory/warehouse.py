@@ -1,13 +1,15 @@
-"""Checks that tables can be written to the warehouse.
+"""Checks that tables can be written to the warehouse, and that no other node does.
 
 Takes the settings; raises ConfigurationError before the node listens, as the first CREATE TABLE
-would be too late to report it. A warehouse on this machine is tried; one in S3 is tried by a
-program of its own (``engine.storetrial``), so that this process imports no client of a store;
-other object stores are refused; other URLs, as HDFS, are not checked. Called by: supervisor.
+would be too late to report it. A warehouse on this machine is tried and locked
+(``warehouselock``); one in S3 is tried, and its lease taken, by a program of its own
+(``engine.storetrial``), so that this process imports no client of a store; other object stores are
+refused; other URLs, as HDFS, are not checked. Called by: supervisor.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -18,7 +20,10 @@ from typing import Final
 from urllib.parse import unquote, urlsplit
 
 from wal2lake.errors import ConfigurationError
+from wal2lake.launch.directory.warehouselock import FILE_NAME, WarehouseLock
 from wal2lake.launch.requests import run_program
+from wal2lake.model import WarehouseHolder
+from wal2lake.observe import get_logger
 from wal2lake.settings import Settings
 
 _NAMES: Final = frozenset({"s3", "s3a", "s3n"})
@@ -30,8 +35,11 @@ _OBJECT_STORES: Final = frozenset({"gs", "az", "abfs", "abfss"})
 _SPARE_SECONDS: Final = 60
 """Time that a trial has beyond that for attempts: to start, to find credentials, to clean up."""
 
-_OPERATIONS: Final = 6
+_OPERATIONS: Final = 12
 """Operations of a trial, each of which is repeated for ``retry_timeout_ms``."""
+
+_LEASE_SECONDS: Final = 60
+"""Time for which the lease of the same node elsewhere is waited for."""
 
 
 def check_warehouse(settings: Settings, environ: Mapping[str, str]) -> None:
@@ -59,9 +67,9 @@ def check_warehouse(settings: Settings, environ: Mapping[str, str]) -> None:
     if url.scheme == "s3":
         _check_bucket(settings, url.netloc, environ)
         return
-    if url.scheme not in ("", "file"):
+    place = _directory(settings)
+    if place is None:
         return
-    place = Path(unquote(url.path) if url.scheme else warehouse)
     try:
         place.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=place):
@@ -72,6 +80,20 @@ def check_warehouse(settings: Settings, environ: Mapping[str, str]) -> None:
             hint='Set "warehouse" of [spark] to a directory that the node\'s operating'
             " system user may write.",
         ) from error
+
+
+def warehouse_lock(settings: Settings, start: WarehouseHolder) -> WarehouseLock | None:
+    """Return the lock of a warehouse on this machine, which is not taken yet."""
+    place = _directory(settings)
+    return None if place is None else WarehouseLock(place / FILE_NAME, start)
+
+
+def _directory(settings: Settings) -> Path | None:
+    """Return the path of a warehouse on this machine."""
+    url = urlsplit(settings.warehouse)
+    if url.scheme not in ("", "file"):
+        return None
+    return Path(unquote(url.path) if url.scheme else settings.warehouse)
 
 
 def _check_bucket(settings: Settings, bucket: str, environ: Mapping[str, str]) -> None:
@@ -104,19 +126,40 @@ def _try(
     """Run the trial; return the fields of its error."""
     place = settings.warehouse
     seconds = _SPARE_SECONDS + _OPERATIONS * settings.store.retry_timeout_ms / 1000
+    seconds += max(_LEASE_SECONDS, 2 * settings.store.request_timeout_ms / 1000)
+    waits = _Waits()
     try:
         command = [sys.executable, "-m", "wal2lake.engine.storetrial", place]
-        done = run_program(command, environ, seconds)
+        done = run_program(command, environ, seconds, waits.look)
     except subprocess.TimeoutExpired:
         return _failed(f"no end of a trial within {seconds:g} seconds", None)
     if done.returncode == 0:
         return None
     try:
-        found: dict[str, str | None] = json.loads(done.stdout)
-    except ValueError:
+        # The error is the last line.
+        found: dict[str, str | None] = json.loads(done.stdout.strip().splitlines()[-1])
+    except (ValueError, IndexError):
         last = done.stderr.strip().rpartition("\n")[2]
         return _failed("the trial of it has ended", last)
     return found
+
+
+class _Waits:
+    """Logs once what the trial waits for."""
+
+    def __init__(self) -> None:
+        self._is_said = False
+
+    def look(self, printed: bytes) -> None:
+        """Read what the trial has printed so far."""
+        line, end, _ = printed.partition(b"\n")
+        if end and not self._is_said:
+            self._is_said = True
+            with contextlib.suppress(ValueError, KeyError):
+                get_logger().info(
+                    "waiting until the lease of the warehouse has ended, or is renewed: "
+                    + json.loads(line)["waits"]
+                )
 
 
 def _failed(message: str, original: str | None) -> dict[str, str | None]:

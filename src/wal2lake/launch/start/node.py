@@ -78,7 +78,7 @@ def run_node(
         }
         if os.geteuid() == 0:
             get_logger().warning("running as root; any other user would do")
-        promptly(lambda: _migrate(settings))
+        node = promptly(lambda: _migrate(settings))
         supervisor = Supervisor(
             settings,
             catalog=Catalog(
@@ -91,14 +91,20 @@ def run_node(
             environ=inherited,
             lock=lock,
             log=log,
+            node=node,
         )
         return supervisor.run()
     # It was asked to stop while it started.
     return 0
 
 
-def _migrate(settings: Settings) -> None:
-    Catalog(settings.catalog_file, settings.warehouse, migrate=True).close()
+def _migrate(settings: Settings) -> int:
+    """Migrate the catalog; return the node's system identifier."""
+    catalog = Catalog(settings.catalog_file, settings.warehouse, migrate=True)
+    try:
+        return catalog.system_identifier
+    finally:
+        catalog.close()
 
 
 @contextlib.contextmanager
