@@ -67,7 +67,7 @@ def test_a_clustered_table_is_copied_followed_written_and_clustered(
         node.conninfo(), "-c", "create table t (a float8) with (cluster_by = 'a')"
     ).stderr
     assert 'ERROR:  lake tables cannot be clustered by column "a"' in said
-    assert "DETAIL:  It is kept as DOUBLE" in said
+    assert "DETAIL:  Its values are stored as DOUBLE" in said
     assert "HINT:  Cluster by columns of a type" in said
 
     columns = '(id int primary key, "Größe" text, v text)'
