@@ -27,7 +27,13 @@ from wal2lake.errors import FeatureNotSupportedError, UsageError, Wal2LakeError
 from wal2lake.lake.batch.methods import Method, Total
 from wal2lake.model import ConflictType, Lsn, Oid, SyncState, Xid
 from wal2lake.pg import Session
-from wal2lake.pg.publishedtables import publication_marks, unique_columns
+from wal2lake.pg.publishedtables import (
+    describe_schemas,
+    describe_tables,
+    publication_marks,
+    unique_columns,
+)
+from wal2lake.pg.types import describe_enums
 from wal2lake.sql.backend import SessionContext
 from wal2lake.sql.query.translate import BoundParameter
 from wal2lake.sql.sysviews import (
@@ -808,6 +814,17 @@ def test_a_nodes_own_publications_are_published_the_same_way_always(
     assert set(marks) == set(relids)
     assert marks == publication_marks(asking, relids, ("p",))
     assert set(unique_columns(asking, relids)) <= set(relids)
+    names = [
+        (str(schema), str(name))
+        for schema, name in _rows(
+            catalog,
+            "select relnamespace::regnamespace, relname from pg_class"
+            " where relname = 'orders'",
+        )
+    ]
+    assert list(describe_tables(asking, names, ("p",))) == names
+    assert set(describe_schemas(asking, relids)) == set(relids)
+    assert describe_enums(asking, relids).columns == {}
 
 
 @pytest.mark.parametrize(
@@ -818,6 +835,12 @@ def test_a_nodes_own_publications_are_published_the_same_way_always(
         ("select cast('{23,25}' as oid [ ])", [("{23,25}",)]),
         ("select oid from pg_type where oid = any('{23,25}'::oid[]) order by 1",
          [("23",), ("25",)]),
+        ("select string_agg((select string_agg(a, '' order by a desc) from (values ('1'),"
+         " ('2')) i (a)) || b, ',' order by b) from (values ('y'), ('x')) o (b)",
+         [("21x,21y",)]),
+        ("select string_agg((select string_agg(a, '' order by a desc) from (values ('1'),"
+         " ('2')) i (a)) || b, ','), pg_catalog.string_agg(b, '' order by b desc)"
+         " from (values ('y')) o (b)", [("21y", "y")]),
         ("select '::oid[]', oid as \"oid[]\" from pg_type where oid = 23",
          [("::oid[]", "23")]),
         ("select 1 operator(pg_catalog.!=) 2, 1 operator(pg_catalog.<=) 2", [("t", "t")]),

@@ -1,7 +1,8 @@
 """Defines PostgreSQL's language for sqlglot's parser.
 
 ``PostgresDialect`` is for queries on the system catalogs (``sysviews.query``), ``LakeDialect`` for
-statements on lake tables (``translate``). sqlglot's own dialect takes a call with a wrong number of
+statements on lake tables (``translate``). ``EngineDialect`` writes catalog queries for DuckDB.
+sqlglot's own dialect takes a call with a wrong number of
 arguments for a syntax error, and some names for functions of other databases.
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 from typing import Any, ClassVar, Final
 
 from sqlglot import exp
+from sqlglot.dialects.duckdb import DuckDB
 from sqlglot.dialects.postgres import Postgres
 from sqlglot.tokens import TokenType
 
@@ -234,4 +236,35 @@ class LakeDialect(PostgresDialect):
             TokenType.DARROW: lambda self, this, key: exp.JSONExtractScalar(
                 this=this, expression=key
             ),
+        }
+
+
+def _string_agg(writer: Any, node: exp.GroupConcat) -> str:
+    """Write string_agg() with its own ORDER BY.
+
+    sqlglot's writer takes the first ORDER BY that it finds below the call, which may be one of a
+    subquery in an argument."""
+    value, separator = node.this, node.args.get("separator")
+    order = ""
+    for part in (value, separator):
+        if isinstance(part, exp.Order):
+            listed = writer.expressions(part, flat=True)
+            order = f" ORDER BY {listed}"
+    texts = [
+        writer.sql(part.this if isinstance(part, exp.Order) else part)
+        for part in (value, separator)
+        if part is not None
+    ]
+    return f"STRING_AGG({', '.join(texts)}{order})"
+
+
+class EngineDialect(DuckDB):  # type: ignore[misc]
+    """DuckDB's dialect, in which string_agg() keeps its ORDER BY."""
+
+    class Generator(DuckDB.Generator):  # type: ignore[misc]
+        """Writes the text that the engine reads."""
+
+        TRANSFORMS: ClassVar[Any] = {
+            **DuckDB.Generator.TRANSFORMS,
+            exp.GroupConcat: _string_agg,
         }

@@ -17,6 +17,7 @@ from sqlglot import exp
 
 from wal2lake.errors import UsageError
 from wal2lake.pgtypes.registry.pg_type import format_type
+from wal2lake.sql.query.dialect import EngineDialect
 from wal2lake.sql.sysviews.query.casts import as_type
 from wal2lake.sql.sysviews.query.inference import (
     FLOAT8,
@@ -108,7 +109,7 @@ def counts(tree: exp.Expression) -> tuple[tuple[str, str], ...]:
             count = node.meta.get(_COUNT)
             if count is not None and not count.find(exp.Column):
                 query = exp.Select(expressions=[count])
-                queries.append((_clause(node), query.sql(dialect="duckdb")))
+                queries.append((_clause(node), query.sql(dialect=EngineDialect)))
     return tuple(queries)
 
 

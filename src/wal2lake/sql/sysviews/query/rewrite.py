@@ -34,7 +34,7 @@ from wal2lake.sql.grammar.lexer import readable_by_sqlglot
 from wal2lake.sql.grammar.remembered import by_text, remember
 from wal2lake.sql.query.analysis.functions.rules import NO_SUCH_FUNCTION
 from wal2lake.sql.query.analysis.functions.strings import no_function
-from wal2lake.sql.query.dialect import PostgresDialect
+from wal2lake.sql.query.dialect import EngineDialect, PostgresDialect
 from wal2lake.sql.query.translate import (
     BoundParameter,
     cut_identifiers,
@@ -158,7 +158,9 @@ def _translate(sql: str, parameters: tuple[BoundParameter, ...]) -> Translated:
     if isinstance(tree, exp.Values):
         tree = _selected_values(tree)
     try:
-        text = tree.sql(dialect="duckdb", unsupported_level=sqlglot.ErrorLevel.IGNORE)
+        text = tree.sql(
+            dialect=EngineDialect, unsupported_level=sqlglot.ErrorLevel.IGNORE
+        )
     except SqlglotError:
         raise FeatureNotSupportedError("the query is not supported") from None
     shown = None if outputs is None else tuple(outputs)

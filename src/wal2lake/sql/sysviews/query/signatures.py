@@ -17,7 +17,7 @@ from sqlglot import ErrorLevel, exp
 from sqlglot.errors import SqlglotError
 
 from wal2lake.pgtypes.registry.pg_type import format_type
-from wal2lake.sql.query.dialect import WRITTEN
+from wal2lake.sql.query.dialect import WRITTEN, EngineDialect
 from wal2lake.sql.sysviews.query.inference import get_type
 
 _ENGINE_CALL: Final = re.compile(r"(\w+)\(")
@@ -74,7 +74,9 @@ def _engine_names(call: exp.Expression, replacement: exp.Expression) -> list[str
     if isinstance(call, exp.Extract):
         return ["date_part"]
     try:
-        text = replacement.sql(dialect="duckdb", unsupported_level=ErrorLevel.IGNORE)
+        text = replacement.sql(
+            dialect=EngineDialect, unsupported_level=ErrorLevel.IGNORE
+        )
     except SqlglotError:
         # The whole query will fail, too.
         return []
