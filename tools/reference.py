@@ -66,7 +66,18 @@ _FUNCTIONS: Final[Mapping[str, str]] = {
     "resume_table": "Let a paused table catch up from the change log.",
     "recopy_table": "Copy a table again. Readers see its old rows until the copy is complete."
     " This ends a pause.",
+    "visible_lsn": "Return the position of the source below which readers see everything, apart"
+    " from tables that are paused or being copied. The name of the subscription is needed only if"
+    " the node's subscriptions have several sources. [`WAIT FOR LSN`](statements.md) waits for a"
+    " position, and for every table.",
 }
+
+_CALLS: Final[Mapping[str, tuple[str, ...]]] = {
+    "visible_lsn": ("", "'shop'"),
+}
+"""Arguments of the functions that take no table."""
+
+_OF_TABLES: Final = ("'public.orders'", "'public.orders', 'shop'")
 
 
 def _paragraph(text: str) -> Iterator[str]:
@@ -144,8 +155,8 @@ def functions_page() -> Iterator[str]:
     yield "# Functions of the schema wal2lake"
     yield ""
     yield from _paragraph(
-        "Each takes a table, and the name of a subscription, which is needed only if the table"
-        " is in several. The caller must be allowed to change the subscription."
+        "A function of a table takes the table, and the name of a subscription, which is needed"
+        " only if the table is in several. The caller must be allowed to change the subscription."
     )
     names = dict.fromkeys(
         name.removeprefix(OWN_SCHEMA)
@@ -155,8 +166,8 @@ def functions_page() -> Iterator[str]:
     for name in names:
         yield f"## {name}"
         yield ""
-        yield f"    SELECT wal2lake.{name}('public.orders');"
-        yield f"    SELECT wal2lake.{name}('public.orders', 'shop');"
+        for arguments in _CALLS.get(name, _OF_TABLES):
+            yield f"    SELECT wal2lake.{name}({arguments});"
         yield ""
         yield from _paragraph(_FUNCTIONS[name])
 

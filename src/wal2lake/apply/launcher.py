@@ -19,6 +19,7 @@ from typing import Final
 
 from wal2lake.apply.schema.follow import TableAlteration
 from wal2lake.apply.step.statemarks import StateMark
+from wal2lake.apply.step.visiblepositions import VisiblePositions
 from wal2lake.apply.worker import ApplyWorker
 from wal2lake.catalog import Catalog, ProgressFile
 from wal2lake.lake import TablePort
@@ -59,6 +60,8 @@ class ApplyLauncher:
         send. ``published`` is called when readers see a new version."""
         self._defaults = defaults
         self._published = published
+        self.positions = VisiblePositions()
+        """Positions that readers see, for sessions that wait for one."""
         self._telemetry = telemetry
         self._catalog = catalog
         self._settings = settings
@@ -136,6 +139,7 @@ class ApplyLauncher:
                 if ended or counter != seen:
                     self._follow()
                     seen = counter
+                    self.positions.announce()
             except Exception as error:
                 get_logger().error("could not follow the catalog", exc_info=error)
                 self._stop.wait(1.0)
@@ -160,8 +164,9 @@ class ApplyLauncher:
                     self._commit_lock(subid),
                     self._alter,
                     self._defaults,
-                    self._published,
+                    self._say_published,
                     self._telemetry,
+                    self.positions,
                 )
                 get_logger().info(
                     "logical replication apply worker for subscription"
@@ -170,6 +175,10 @@ class ApplyLauncher:
                 worker.start()
                 self._running[subid] = _Running(worker, progress)
 
+    def _say_published(self) -> None:
+        self.positions.announce()
+        self._published()
+
     def _forget_ended(self) -> bool:
         """Remove workers whose thread has ended, for any reason. Return True if there were any."""
         ended = [s for s, entry in self._running.items() if not entry.worker.alive]
@@ -177,6 +186,7 @@ class ApplyLauncher:
             entry = self._running.pop(subid)
             # The next worker does not know them.
             entry.worker.marks.end()
+            self.positions.forget(subid)
             progress = entry.progress
             progress.set(engine_pid=0)
             progress.close()

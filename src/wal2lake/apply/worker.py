@@ -27,6 +27,7 @@ from typing import Final
 from wal2lake.apply.schema.follow import TableAlteration
 from wal2lake.apply.step.nextbatch import ApplyStep
 from wal2lake.apply.step.statemarks import StateMarks
+from wal2lake.apply.step.visiblepositions import VisiblePositions
 from wal2lake.catalog import (
     Catalog,
     ProgressFile,
@@ -65,10 +66,12 @@ class ApplyWorker:
         defaults: ColumnDefaults = NO_DEFAULTS,
         published: Callable[[], None] = lambda: None,
         telemetry: Telemetry | None = None,
+        positions: VisiblePositions | None = None,
     ) -> None:
         """``commit_lock`` is held while tables commit and the vector is published. Sessions that
         write hold it, too, so that a vector is never torn. ``defaults``: defaults of columns that
-        the publisher does not send. ``published`` is called when readers see a new version."""
+        the publisher does not send. ``published`` is called when readers see a new version.
+        ``positions`` is told what the worker has reached whenever it is idle."""
         self._catalog = catalog
         self._settings = settings
         self._subid = subid
@@ -84,6 +87,7 @@ class ApplyWorker:
             defaults,
             published,
             telemetry or Telemetry(),
+            positions or VisiblePositions(),
         )
         self._overtaken = 0
         """Attempts that another writer's commit has ended, less the batches applied since."""

@@ -120,6 +120,8 @@ class Caller:
     """The session's lock_timeout."""
     number: Callable[[bool], int | None] = lambda assign: None
     """Returns the transaction's number; None if it has none and ``assign`` is False."""
+    holds_snapshot: Callable[[], bool] = lambda: False
+    """Returns True if later statements of the transaction see the state of an earlier one."""
 
     def turn(self, turns: Turns[K], key: K) -> AbstractContextManager[None]:
         """Wait for a turn. In a block it is held to the block's end."""

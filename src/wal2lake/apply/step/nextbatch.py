@@ -32,6 +32,7 @@ from wal2lake.apply.schema.follow import DueAlteration, SchemaFollower, TableAlt
 from wal2lake.apply.step.applier import BatchApplier
 from wal2lake.apply.step.publishing import VectorPublisher
 from wal2lake.apply.step.statemarks import StateMarks
+from wal2lake.apply.step.visiblepositions import VisiblePositions
 from wal2lake.catalog import Catalog, ProgressFile, Subscription
 from wal2lake.changelog import LogReader
 from wal2lake.lake import TablePort
@@ -69,6 +70,7 @@ class ApplyStep:
         defaults: ColumnDefaults,
         published: Callable[[], None],
         telemetry: Telemetry,
+        positions: VisiblePositions,
     ) -> None:
         """The arguments are those of ``ApplyWorker``."""
         self.settings = settings
@@ -101,6 +103,7 @@ class ApplyStep:
         )
         self.marks = StateMarks()
         """Positions whose state sessions wait for."""
+        self._positions = positions
         self.generation = 0
         """Generation of the subscription at the beginning of the last step."""
         self._seen_change = -1
@@ -156,6 +159,7 @@ class ApplyStep:
             self._idle_at = None if worked else (sealed, change)
             if not worked:
                 self._settle_marks(reached)
+                self._say_reached(reached)
             return worked
         self._idle_at = None
         limits = self.settings.apply
@@ -199,10 +203,23 @@ class ApplyStep:
         subscription = self._catalog.subscription(self._subid)
         if subscription is None:
             return
+        decided = self._decided(subscription, reached)
+        self.marks.settle(decided, lambda: self._catalog.newest_vector(self._subid))
+
+    def _say_reached(self, reached: Lsn) -> None:
+        """Tell waiting sessions up to where readers see everything."""
+        subscription = self._catalog.subscription(self._subid)
+        if subscription is not None:
+            decided = self._decided(subscription, reached)
+            self._positions.set_reached(self._subid, self.generation, decided)
+
+    def _decided(self, subscription: Subscription, reached: Lsn) -> Lsn:
+        """Return the position below which readers see everything. ``reached``: nothing is left to
+        apply below."""
         decided = self._publisher.decided(subscription.floor)
         if not self._tables.unseen(reached) and self._is_level(subscription.floor):
-            decided = max(decided, reached)
-        self.marks.settle(decided, lambda: self._catalog.newest_vector(self._subid))
+            return Lsn(max(decided, reached))
+        return decided
 
     def _is_level(self, floor: Lsn) -> bool:
         """Whether no table is behind the published vector."""

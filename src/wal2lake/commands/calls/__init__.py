@@ -47,12 +47,14 @@ from wal2lake.commands.calls.tablecalls import (
     warn_apart,
 )
 from wal2lake.commands.calls.xids import assigned_xid, current_xid
+from wal2lake.commands.maintenance import visible_lsn
 from wal2lake.local.node import Caller, EngineParts
 
 _FUNCTIONS: Final[Mapping[str, Callable[..., Any]]] = {
     "wal2lake.pause_table": pause_table,
     "wal2lake.resume_table": resume_table,
     "wal2lake.recopy_table": recopy_table,
+    "wal2lake.visible_lsn": visible_lsn,
     "pg_replication_origin_advance": advance_origin,
     "pg_replication_origin_create": create_origin,
     "pg_replication_origin_drop": drop_origin,
@@ -106,6 +108,7 @@ READS: Final = {
     "pg_replication_origin_session_is_setup",
     "pg_replication_origin_session_progress",
     "pg_replication_slot_advance",
+    "wal2lake.visible_lsn",
 }
 """Functions that a read-only transaction may call, because they change no table."""
 

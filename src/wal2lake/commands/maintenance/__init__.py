@@ -1,12 +1,43 @@
-"""Statements that maintain what tables are made of, and prove it: VACUUM and VERIFY.
+"""Statements about the tables as a whole: VACUUM, VERIFY and WAIT FOR LSN.
 
 vacuuming     which tables, whose privileges, and what the client is told
 sourcetables  the tables of a source in a snapshot, each locked while it is compared
 states        the state of a subscription at the LSN of a snapshot
 verifying     compares tables with their sources at one LSN
+waiting       waits until readers see an LSN of the source
 """
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
 
 from wal2lake.commands.maintenance.vacuuming import vacuum
 from wal2lake.commands.maintenance.verifying import FIELDS, verify
+from wal2lake.commands.maintenance.waiting import STATUS, visible_lsn, wait_for_lsn
+from wal2lake.local.node import Caller, EngineParts
+from wal2lake.sql.backend import Outcome
+from wal2lake.sql.grammar.maintenance import VacuumTables, VerifyTables, WaitForLsn
+from wal2lake.wire.frontback import FieldDescription
 
-__all__ = ["FIELDS", "vacuum", "verify"]
+MaintenanceStatement = VacuumTables | VerifyTables | WaitForLsn
+
+ANSWERS: Final[dict[type, Sequence[FieldDescription]]] = {
+    VerifyTables: FIELDS,
+    WaitForLsn: STATUS,
+}
+"""The columns of the statements that return rows."""
+
+
+def maintain(
+    node: EngineParts, caller: Caller, statement: MaintenanceStatement
+) -> Outcome:
+    """Execute one of the statements."""
+    if isinstance(statement, VacuumTables):
+        return Outcome(vacuum(node, caller, statement))
+    if isinstance(statement, VerifyTables):
+        return verify(node, caller, statement)
+    return wait_for_lsn(node, caller, statement)
+
+
+__all__ = ["ANSWERS", "MaintenanceStatement", "maintain", "visible_lsn"]

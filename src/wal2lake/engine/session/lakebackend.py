@@ -32,7 +32,7 @@ from typing import Any, Final
 from wal2lake.catalog import TableDef
 from wal2lake.commands import calls, publication, roles
 from wal2lake.commands import subscription as subscriptions
-from wal2lake.commands.maintenance import FIELDS, vacuum, verify
+from wal2lake.commands.maintenance import ANSWERS, MaintenanceStatement, maintain
 from wal2lake.commands.publication.dependents import check_writable
 from wal2lake.commands.tables import altertable
 from wal2lake.commands.tables import table as tables
@@ -83,7 +83,6 @@ from wal2lake.sql.grammar import parse
 from wal2lake.sql.grammar.constraints import is_set_constraints
 from wal2lake.sql.grammar.copying import CopyOptions, CopyTo
 from wal2lake.sql.grammar.lexer import command_name
-from wal2lake.sql.grammar.maintenance import VacuumTables, VerifyTables
 from wal2lake.sql.grammar.parser import ParsedStatement
 from wal2lake.sql.grammar.statements import (
     CommandKind,
@@ -224,10 +223,8 @@ class LakeBackend:
         # Earlier writes of the query string are committed first, as DDL cannot be rolled back.
         if not caller.in_block:
             self._commit_so_far()
-        if isinstance(statement, VacuumTables):
-            return Outcome(vacuum(self._node, caller, statement))
-        if isinstance(statement, VerifyTables):
-            return verify(self._node, caller, statement)
+        if isinstance(statement, MaintenanceStatement):
+            return maintain(self._node, caller, statement)
         self._refuse_in_read_only(command_name(prepared.sql))
         command = _OF_BLOCKS.get(type(statement))
         if command is not None:
@@ -381,10 +378,8 @@ class LakeBackend:
     def describe(self, prepared: _Statement) -> Sequence[FieldDescription] | None:
         """Return the result's columns without running the statement; None without a result."""
         statement = prepared.statement
-        if isinstance(statement, VerifyTables):
-            return FIELDS
         if not isinstance(statement, OtherStatement) or statement.kind not in _QUERIES:
-            return None
+            return ANSWERS.get(type(statement))
         nulls = tuple(BoundParameter(None, oid) for oid in prepared.param_oids)
         if prepared.system:
             return self._definitions.seen().describe(prepared.sql, nulls, self._context)
@@ -620,8 +615,11 @@ class LakeBackend:
 
     def _snapshot(self) -> Snapshot:
         """Return the snapshot for a statement that begins."""
-        repeatable = self._modes().isolation in ("repeatable read", "serializable")
-        return self._transaction.statement(repeatable=repeatable)
+        return self._transaction.statement(repeatable=self._repeatable)
+
+    @property
+    def _repeatable(self) -> bool:
+        return self._modes().isolation in ("repeatable read", "serializable")
 
     # ---- names and jobs ----------------------------------------------------------------
 
@@ -644,6 +642,7 @@ class LakeBackend:
             block=self._definitions.block,
             lock_timeout_ms=lambda: context.parameters.number("lock_timeout"),
             number=self._transaction.numbered,
+            holds_snapshot=lambda: self._repeatable and self._transaction.has_snapshot,
         )
 
     def fresh_check(self) -> Check:

@@ -213,6 +213,11 @@ class LocalTransaction:
         self.number()
         self._restarted |= {table.oid: table for table in tables}
 
+    @property
+    def has_snapshot(self) -> bool:
+        """Whether a statement of this transaction has taken a snapshot, or one is imported."""
+        return self._snapshot is not None
+
     def statement(self, *, repeatable: bool) -> Snapshot:
         """Return the snapshot for tables that this transaction has not written.
 

@@ -2,8 +2,8 @@
 
 Comes in: one statement (from ``split_statements``). Goes out: a ``ParsedStatement``. The
 statements that a node executes from its own grammar (subscriptions, publications, schemas, tables,
-roles, COPY, VACUUM, VERIFY) are parsed whole. Any other statement is read only up to the words that
-identify its command.
+roles, COPY, VACUUM, VERIFY, WAIT FOR) are parsed whole. Any other statement is read only up to the
+words that identify its command.
 
 Sources: gram.y, stmt; src/include/tcop/cmdtaglist.h for the names of commands.
 """
@@ -26,8 +26,10 @@ from wal2lake.sql.grammar.lexer import Token, TokenKind, syntax_error, tokens
 from wal2lake.sql.grammar.maintenance import (
     VacuumTables,
     VerifyTables,
+    WaitForLsn,
     vacuum_statement,
     verify_statement,
+    wait_statement,
 )
 from wal2lake.sql.grammar.publishing.parsing import (
     alter_publication,
@@ -59,6 +61,7 @@ ParsedStatement = (
     | CopyTo
     | VacuumTables
     | VerifyTables
+    | WaitForLsn
 )
 
 _PARSERS: Final[
@@ -83,6 +86,7 @@ _PARSERS: Final[
     ("copy",): copy,
     ("vacuum",): vacuum_statement,
     ("verify",): verify_statement,
+    ("wait",): wait_statement,
     ("alter", "schema"): alter_owner,
     ("alter", "table"): alter_table,
     ("drop", "role"): drop_role,

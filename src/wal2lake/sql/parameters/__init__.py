@@ -33,7 +33,12 @@ from wal2lake.sql.parameters.table import (
     SERVER_VERSION,
     SERVER_VERSION_NUM,
 )
-from wal2lake.sql.parameters.values import moment, parse_boolean, time_zone
+from wal2lake.sql.parameters.values import (
+    milliseconds,
+    moment,
+    parse_boolean,
+    time_zone,
+)
 
 __all__ = [
     "AS_OF_LSN",
@@ -52,6 +57,7 @@ __all__ = [
     "convert_column",
     "decode_text",
     "is_utf8",
+    "milliseconds",
     "moment",
     "parse_boolean",
     "time_zone",

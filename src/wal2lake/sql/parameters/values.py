@@ -163,20 +163,9 @@ def _boolean(definition: ParameterDefinition, text: str) -> str:
 
 def _integer(definition: ParameterDefinition, text: str) -> str:
     name = definition.name
-    match = _INTEGER.fullmatch(text)
-    if match is None:
-        raise _invalid(name, text, _unit_hint(definition, text))
-    digits, unit = match.groups()
-    is_hex = "x" in digits.lower()
-    number = Fraction(int(digits, 16)) if is_hex else Fraction(digits)
-    if unit:
-        factor = dict(_UNITS[definition.unit]).get(unit)
-        if factor is None:
-            raise _invalid(name, text, _UNIT_HINTS.get(definition.unit))
-        number *= factor
-    value = round(number)
-    if not -_INT_MAX - 1 <= value <= _INT_MAX:
-        raise _invalid(name, text, "Value exceeds integer range.")
+    value, hint = _whole_number(text, definition.unit)
+    if value is None:
+        raise _invalid(name, text, hint)
     if not definition.minimum <= value <= definition.maximum:
         word = f" {definition.unit.value}" if definition.unit.value else ""
         raise UsageError(
@@ -186,15 +175,39 @@ def _integer(definition: ParameterDefinition, text: str) -> str:
     return str(value)
 
 
-def _unit_hint(definition: ParameterDefinition, text: str) -> str | None:
+def milliseconds(text: str) -> tuple[int | None, str | None]:
+    """Read a duration as PostgreSQL reads it; None, and perhaps a hint, if it is none."""
+    return _whole_number(text, Unit.MILLISECONDS)
+
+
+def _whole_number(text: str, base: Unit) -> tuple[int | None, str | None]:
+    """parse_int(): the number in the base unit; None, and perhaps a hint, if the text is wrong."""
+    match = _INTEGER.fullmatch(text)
+    if match is None:
+        return None, _unit_hint(base, text)
+    digits, unit = match.groups()
+    is_hex = "x" in digits.lower()
+    number = Fraction(int(digits, 16)) if is_hex else Fraction(digits)
+    if unit:
+        factor = dict(_UNITS[base]).get(unit)
+        if factor is None:
+            return None, _UNIT_HINTS.get(base)
+        number *= factor
+    value = round(number)
+    if not -_INT_MAX - 1 <= value <= _INT_MAX:
+        return None, "Value exceeds integer range."
+    return value, None
+
+
+def _unit_hint(base: Unit, text: str) -> str | None:
     """The hint about units, if the text begins with a number."""
-    return _UNIT_HINTS.get(definition.unit) if _NUMBER.match(text) else None
+    return _UNIT_HINTS.get(base) if _NUMBER.match(text) else None
 
 
 def _real(definition: ParameterDefinition, text: str) -> str:
     """The number in the base unit, with the digits that SHOW prints."""
     name, match = definition.name, _REAL.fullmatch(text)
-    hint = _unit_hint(definition, text)
+    hint = _unit_hint(definition.unit, text)
     if match is None:
         raise _invalid(name, text, hint)
     digits, unit = match.groups()

@@ -14,9 +14,13 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from wal2lake.errors import FeatureNotSupportedError, SqlSyntaxError, UsageError
-from wal2lake.pgtypes.keywords import RESERVED
 from wal2lake.sql.grammar.cursor import TokenCursor
 from wal2lake.sql.grammar.lexer import TokenKind, syntax_error
+from wal2lake.sql.grammar.maintenance.utilityoptions import (
+    UtilityOption,
+    boolean_of,
+    utility_option,
+)
 from wal2lake.sql.grammar.statements import QualifiedName
 
 _MOST_WORKERS: Final = 1024
@@ -25,19 +29,6 @@ _MOST_KB: Final = 16_777_216
 
 _SIZE: Final = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(B|kB|MB|GB|TB)?\s*")
 _KB: Final = {"B": 1 / 1024, "kB": 1, "MB": 1024, "GB": 1024**2, "TB": 1024**3}
-
-
-@dataclass(frozen=True, slots=True)
-class _Value:
-    text: str
-    is_integer: bool
-
-
-@dataclass(frozen=True, slots=True)
-class _Option:
-    name: str
-    value: _Value | None
-    start: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +57,7 @@ class VacuumTables:
 def vacuum_statement(cursor: TokenCursor) -> VacuumTables:
     """VACUUM [(option, ...) | words] [[ONLY] table [(column, ...)] [*], ...]."""
     if cursor.take_mark("("):
-        options = cursor.commas(lambda: _option(cursor))
+        options = cursor.commas(lambda: utility_option(cursor))
         cursor.expect_mark(")")
     else:
         options = _words(cursor)
@@ -77,46 +68,13 @@ def vacuum_statement(cursor: TokenCursor) -> VacuumTables:
     return _checked(options, tables)
 
 
-def _words(cursor: TokenCursor) -> tuple[_Option, ...]:
+def _words(cursor: TokenCursor) -> tuple[UtilityOption, ...]:
     """The form without parentheses, with its words in their only order."""
     options = []
     for words in (("full",), ("freeze",), ("verbose",), ("analyze", "analyse")):
         if cursor.token.is_word(*words):
-            options.append(_Option(words[0], None, cursor.next().start))
+            options.append(UtilityOption(words[0], None, cursor.next().start))
     return tuple(options)
-
-
-def _option(cursor: TokenCursor) -> _Option:
-    token = cursor.token
-    if token.is_word("analyze", "analyse"):
-        cursor.next()
-        return _Option("analyze", _value(cursor), token.start)
-    if token.kind is TokenKind.WORD and token.value in RESERVED:
-        raise cursor.unexpected()
-    return _Option(cursor.label(), _value(cursor), token.start)
-
-
-def _value(cursor: TokenCursor) -> _Value | None:
-    token = cursor.token
-    if token.is_mark(",") or token.is_mark(")"):
-        return None
-    sign = ""
-    for mark in ("+", "-"):
-        if cursor.take_mark(mark):
-            sign = mark.replace("+", "")
-            token = cursor.token
-            if token.kind not in (TokenKind.INTEGER, TokenKind.FLOAT):
-                raise cursor.unexpected()
-    if token.kind is TokenKind.INTEGER:
-        return _Value(sign + cursor.next().value, True)
-    if token.kind is TokenKind.FLOAT:
-        return _Value(sign + cursor.next().value, False)
-    if token.kind in (TokenKind.QUOTED, TokenKind.STRING) or (
-        token.kind is TokenKind.WORD
-        and (token.value in ("true", "false", "on") or token.value not in RESERVED)
-    ):
-        return _Value(cursor.next().value, False)
-    raise cursor.unexpected()
 
 
 def _table(cursor: TokenCursor) -> VacuumedTable:
@@ -138,7 +96,7 @@ def _table(cursor: TokenCursor) -> VacuumedTable:
 
 
 def _checked(
-    options: tuple[_Option, ...], tables: tuple[VacuumedTable, ...]
+    options: tuple[UtilityOption, ...], tables: tuple[VacuumedTable, ...]
 ) -> VacuumTables:
     values: dict[str, Any] = {}
     for option in options:
@@ -185,28 +143,13 @@ def _checked(
     )
 
 
-def _boolean(option: _Option) -> bool:
-    """defGetBoolean()."""
-    if option.value is None:
-        return True
-    word = option.value.text.lower()
-    if option.value.is_integer:
-        if word in ("0", "1"):
-            return word == "1"
-    elif word in ("true", "on"):
-        return True
-    elif word in ("false", "off"):
-        return False
-    raise SqlSyntaxError(f"{option.name} requires a Boolean value")
-
-
-def _index_cleanup(option: _Option) -> bool:
+def _index_cleanup(option: UtilityOption) -> bool:
     if option.value is not None and option.value.text.lower() == "auto":
         return True
-    return _boolean(option)
+    return boolean_of(option)
 
 
-def _parallel(option: _Option) -> int:
+def _parallel(option: UtilityOption) -> int:
     if option.value is None:
         raise syntax_error(
             f"parallel option requires a value between 0 and {_MOST_WORKERS}",
@@ -223,7 +166,7 @@ def _parallel(option: _Option) -> int:
     return workers
 
 
-def _buffer_usage_limit(option: _Option) -> float:
+def _buffer_usage_limit(option: UtilityOption) -> float:
     if option.value is None:
         raise SqlSyntaxError("buffer_usage_limit requires a parameter")
     size_text = _SIZE.fullmatch(option.value.text)
@@ -239,20 +182,20 @@ def _buffer_usage_limit(option: _Option) -> float:
     return size
 
 
-_READERS: Final[dict[str, Callable[[_Option], Any]]] = {
-    "verbose": _boolean,
-    "dry_run": _boolean,
-    "skip_locked": _boolean,
+_READERS: Final[dict[str, Callable[[UtilityOption], Any]]] = {
+    "verbose": boolean_of,
+    "dry_run": boolean_of,
+    "skip_locked": boolean_of,
     "buffer_usage_limit": _buffer_usage_limit,
-    "analyze": _boolean,
-    "freeze": _boolean,
-    "full": _boolean,
-    "disable_page_skipping": _boolean,
+    "analyze": boolean_of,
+    "freeze": boolean_of,
+    "full": boolean_of,
+    "disable_page_skipping": boolean_of,
     "index_cleanup": _index_cleanup,
-    "process_main": _boolean,
-    "process_toast": _boolean,
-    "truncate": _boolean,
+    "process_main": boolean_of,
+    "process_toast": boolean_of,
+    "truncate": boolean_of,
     "parallel": _parallel,
-    "skip_database_stats": _boolean,
-    "only_database_stats": _boolean,
+    "skip_database_stats": boolean_of,
+    "only_database_stats": boolean_of,
 }

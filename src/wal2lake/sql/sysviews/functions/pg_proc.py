@@ -207,6 +207,8 @@ wal2lake.resume_table(ANY) ! void VARCHAR = table_function()
 wal2lake.resume_table(ANY ANY) ! void VARCHAR = table_function()
 wal2lake.recopy_table(ANY) ! void VARCHAR = table_function()
 wal2lake.recopy_table(ANY ANY) ! void VARCHAR = table_function()
+wal2lake.visible_lsn() -> pg_lsn UBIGINT = visible_lsn
+wal2lake.visible_lsn(VARCHAR) -> pg_lsn UBIGINT = visible_lsn
 [text]
 array_to_string(VARCHAR[] VARCHAR VARCHAR) -> text VARCHAR
 record_out(VARCHAR[]) -> text VARCHAR

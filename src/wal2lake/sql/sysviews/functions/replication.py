@@ -203,6 +203,13 @@ def pg_current_wal_lsn(call: Call) -> object:
     return call.ask(FunctionRequest("pg_current_wal_lsn", ()))
 
 
+def visible_lsn(call: Call, *subscription: str | None) -> object:
+    """Return the position of the source below which readers see everything."""
+    if None in subscription:
+        return None
+    return call.ask(FunctionRequest("wal2lake.visible_lsn", subscription))
+
+
 def pg_log_standby_snapshot(call: Call) -> object:
     """Return the current position: in a node every position is a consistent point."""
     return call.ask(FunctionRequest("pg_current_wal_lsn", ()))
