@@ -24,7 +24,7 @@ import time
 from collections.abc import Collection, Sequence
 from typing import Final, Protocol
 
-from wal2lake.apply.step.visiblepositions import VisiblePositions
+from wal2lake.apply.launcher import ApplyLauncher
 from wal2lake.catalog import (
     Catalog,
     SnapshotVector,
@@ -66,16 +66,10 @@ _NAME_ONE: Final = (
 )
 
 
-class _Launcher(Protocol):
-    """The launcher of apply workers."""
-
-    positions: VisiblePositions
-
-
 class WaitingParts(HasSettings, Protocol):
     """Parts of the node that a wait needs."""
 
-    apply: _Launcher
+    apply: ApplyLauncher
 
 
 class _Ended(Exception):
