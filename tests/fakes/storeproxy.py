@@ -9,6 +9,7 @@ each request, with what was done to it.
 from __future__ import annotations
 
 import http.client
+import re
 import socket
 import threading
 import time
@@ -25,6 +26,7 @@ class Fault(Enum):
     CUT_ANSWER = "the server carries it out; half of its answer arrives"
     LOSE_ANSWER = "the server carries it out; the connection ends without an answer"
     NO_ANSWER = "the server carries it out; nothing comes back for a long time"
+    DELAY = "the server carries it out; the answer comes late"
     REFUSE = "it is answered with a status and does not reach the server"
     REFUSE_DONE = "the server carries it out; it is answered with a status"
 
@@ -37,7 +39,7 @@ class Planned:
     status: int = 0
     code: str = "InternalError"
     seconds: float = 0.0
-    """Time before the answer, for NO_ANSWER."""
+    """Time before the answer, for NO_ANSWER and DELAY."""
 
 
 class StoreProxy:
@@ -49,6 +51,10 @@ class StoreProxy:
         self.lock = threading.Lock()
         self.plans: list[tuple[str, str, Planned]] = []
         self.seen: list[tuple[str, str, Fault | None]] = []
+        self.expired = 0
+        """Number of requests that were refused because their key had expired."""
+        self._expiring: dict[str, tuple[str, str]] = {}
+        self._ended: set[str] = set()
         handler = type("Handler", (_Handler,), {"proxy": self})
         self._http = ThreadingHTTPServer(("127.0.0.1", 0), handler)
         self._http.daemon_threads = True
@@ -62,6 +68,25 @@ class StoreProxy:
         """Do this to the next requests of a method whose path has ``part``, one after another."""
         with self.lock:
             self.plans.extend((method, part, fault) for fault in faults)
+
+    def expire(self, key: str, method: str, part: str) -> None:
+        """Let an access key expire with the first request that it signs of a method whose path has
+        ``part``."""
+        with self.lock:
+            self._expiring[key] = method, part
+
+    def is_expired(self, method: str, path: str, authorization: str) -> bool:
+        """Whether the key of a request has expired. Source: Signature Version 4, "Credential"."""
+        found = re.search(r"Credential=([^/]+)/", authorization)
+        if found is None:
+            return False
+        key = found[1]
+        with self.lock:
+            wanted, part = self._expiring.get(key, ("", ""))
+            if method == wanted and part in path:
+                self._ended.add(key)
+            self.expired += key in self._ended
+            return key in self._ended
 
     def count(self, method: str, part: str) -> int:
         """Number of requests of a method whose path has ``part``."""
@@ -101,6 +126,10 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _pass(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        authorization = self.headers.get("Authorization") or ""
+        if self.proxy.is_expired(self.command, self.path, authorization):
+            self._send_status(Planned(Fault.REFUSE, 400, "ExpiredToken"))
+            return
         planned = self.proxy.take(self.command, self.path)
         fault = None if planned is None else planned.fault
         if fault is Fault.CUT_REQUEST:
@@ -119,6 +148,8 @@ class _Handler(BaseHTTPRequestHandler):
         elif planned is not None and fault is Fault.REFUSE_DONE:
             self._send_status(planned)
         else:
+            if planned is not None and fault is Fault.DELAY:
+                time.sleep(planned.seconds)
             cut = len(content) // 2 if fault is Fault.CUT_ANSWER else len(content)
             self.send_response_only(status)
             for name, value in headers:

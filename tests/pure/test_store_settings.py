@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
+from uuid import uuid4
 
 import pytest
 from tests.fakes.objectstores import BUCKET, Server, s3_server
@@ -284,6 +285,40 @@ def test_the_store_is_asked_with_the_credentials_of_a_command(
         "Run it as the node's operating system user: it must print JSON with AccessKeyId and"
         " SecretAccessKey within 30 seconds."
     )
+
+
+def test_credentials_that_the_store_refuses_are_asked_for_anew(
+    tmp_path: Path, s3: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    number = tmp_path / "number"
+    number.write_text("1")
+    end = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
+    command = (
+        f"echo x >> '{tmp_path}/runs'; n=$(cat '{number}'); echo"
+        f' \'{{"AccessKeyId": "key\'$n\'", "SecretAccessKey": "s", "Expiration": "{end}"}}\''
+    )
+    with StoreProxy(s3.port) as proxy:
+        endpoint = ("endpoint", f"http://127.0.0.1:{proxy.port}")
+        options = StoreOptions(
+            (endpoint, ("region", "us-east-1")), credentials_command=command
+        )
+        store = store_at(f"{s3.url}/{uuid4().hex}", options)
+        assert store is not None
+        assert store.put_if_absent("a", b"1") is not None and runs(tmp_path) == 1
+
+        # They came moments ago, so the command is not run for each request of a wrong key.
+        proxy.expire("key1", "PUT", "/b")
+        number.write_text("2")
+        with pytest.raises(StorageError) as caught:
+            store.put_if_absent("b", b"2")
+        assert caught.value.sqlstate == "28000" and runs(tmp_path) == 1
+
+        monkeypatch.setattr(commands, "_AFTER_REFUSAL", timedelta(0))
+        assert store.put_if_absent("b", b"2") is not None and runs(tmp_path) == 2
+        proxy.expire("key2", "GET", "/b")
+        number.write_text("3")
+        assert store.read("b") == b"2" and runs(tmp_path) == 3
+        assert proxy.expired > 0
 
 
 def test_wrong_keys_say_where_right_ones_are_set(s3: Server) -> None:

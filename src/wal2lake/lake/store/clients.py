@@ -60,10 +60,16 @@ class Bucket:
     """A bucket with its client. Thread-safe."""
 
     def __init__(
-        self, client: Client, uploading: Callable[[], Client], options: StoreOptions
+        self,
+        client: Client,
+        uploading: Callable[[], Client],
+        options: StoreOptions,
+        command: CommandCredentials | None = None,
     ) -> None:
-        """``uploading`` makes a client that repeats requests itself."""
+        """``uploading`` makes a client that repeats requests itself; ``command`` gives the
+        credentials, if a command does."""
         self.client = client
+        self.command = command
         self.options = options
         self._make_uploading = uploading
         self._uploading: Client | None = None
@@ -118,8 +124,11 @@ def _bucket(scheme: str, name: str, options: StoreOptions) -> Bucket:
             **({"allow_http": True} if plain else {}),
         },
     }
+    command = None
     if scheme == "s3":
-        common.update(_credentials(options, config))
+        if options.credentials_command:
+            command = CommandCredentials(options.credentials_command)
+        common.update(_credentials(command, config))
     kind = _KINDS[scheme]
     once = {"max_retries": 0}
     repeating = {
@@ -135,15 +144,16 @@ def _bucket(scheme: str, name: str, options: StoreOptions) -> Bucket:
         kind(name, **common, retry_config=once),
         lambda: kind(name, **common, retry_config=repeating),
         options,
+        command,
     )
 
 
 def _credentials(
-    options: StoreOptions, config: Mapping[str, str]
+    command: CommandCredentials | None, config: Mapping[str, str]
 ) -> dict[str, Callable[[], Mapping[str, Any]]]:
     """Return the argument with S3's credentials; empty if the client has to look for them."""
-    if options.credentials_command:
-        return {"credential_provider": CommandCredentials(options.credentials_command)}
+    if command is not None:
+        return {"credential_provider": command}
     if "access_key_id" not in config or "token" in config:
         return {}
     # Otherwise the client would add the environment's session token, which is of other keys.

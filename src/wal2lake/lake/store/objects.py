@@ -38,10 +38,14 @@ import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
 
 from wal2lake.errors import StorageError
-from wal2lake.lake.store.answers import answer_of, error_of, is_beyond_the_end
+from wal2lake.lake.store.answers import (
+    StoreAnswer,
+    answer_of,
+    error_of,
+    is_beyond_the_end,
+)
 from wal2lake.lake.store.clients import Bucket
 from wal2lake.lake.store.errors import MissingFileError, NoPutIfAbsent, UnknownOutcome
-from wal2lake.lake.store.options import StoreOptions
 from wal2lake.lake.store.port import PROBE, Entry, Stamp, Store, transfer
 from wal2lake.lake.store.reading import ObjectReader
 from wal2lake.lake.store.uploads import ObjectWriter
@@ -54,6 +58,10 @@ _MOST_COPIED: Final = 5 << 30
 _FEW: Final = 8
 """Objects that are asked for one by one. A list has 1,000 in one answer, but of all names that lie
 between."""
+
+_MOST_REFUSALS: Final = 3
+"""Attempts of one operation with credentials that a command gives anew. obstore may still use those
+from before for a tenth of a second."""
 
 
 class ObjectStore:
@@ -84,7 +92,7 @@ class ObjectStore:
         return self._create(key, content)
 
     def _create(self, key: str, content: bytes) -> Stamp | None:
-        path, attempts = self._path(key), StoreAttempts(self._bucket.options)
+        path, attempts = self._path(key), StoreAttempts(self._bucket)
         is_known = True
         while True:
             self._check_fence(is_known)
@@ -103,7 +111,7 @@ class ObjectStore:
                 failed = error
                 answer = answer_of(error)
                 is_known = is_known and answer.is_known
-                if not answer.again:
+                if not attempts.may_help(answer):
                     described = self._error("write to file", key, error)
                     raise (described if is_known else _unknown(described)) from error
             if attempts.pause():
@@ -377,14 +385,14 @@ class ObjectStore:
 
     def _repeat(self, action: str, key: str, call: Callable[[], _Result]) -> _Result:
         """Call until there is a whole answer, within the time for attempts."""
-        attempts = StoreAttempts(self._bucket.options)
+        attempts = StoreAttempts(self._bucket)
         while True:
             try:
                 return call()
             except FileNotFoundError as error:
                 raise self._error(action, key, error) from error
             except (BaseError, OSError) as error:
-                if not answer_of(error).again or not attempts.pause():
+                if not attempts.may_help(answer_of(error)) or not attempts.pause():
                     raise self._error(action, key, error) from error
 
     def _error(self, action: str, key: str, error: Exception) -> StorageError:
@@ -398,10 +406,21 @@ class ObjectStore:
 class StoreAttempts:
     """Pauses between the attempts of one operation."""
 
-    def __init__(self, options: StoreOptions) -> None:
-        self._options = options
+    def __init__(self, bucket: Bucket) -> None:
+        self._options = options = bucket.options
+        self._command = bucket.command
+        self._refusals = 0
         self._pause = options.pause_seconds
         self._end = time.monotonic() + options.attempts_seconds
+
+    def may_help(self, answer: StoreAnswer) -> bool:
+        """Whether another attempt after this answer may help. If it refuses the credentials of a
+        command, others are asked for."""
+        if self._command is None or answer.status != 401 or answer.code is None:
+            return answer.again
+        self._refusals += 1
+        self._command.refused()
+        return self._refusals <= _MOST_REFUSALS
 
     def pause(self) -> bool:
         """Wait before the next attempt; False if there is no time for one."""

@@ -6,9 +6,13 @@ command prints what a ``credential_process`` of AWS's programs does:
     {"Version": 1, "AccessKeyId": "...", "SecretAccessKey": "...",
      "SessionToken": "...", "Expiration": "2026-01-01T00:00:00Z"}
 
-The last two are optional. obstore asks for credentials before each request if those that it has end
-within five minutes, so they are kept here, and the command is run again when less than a tenth of
-their time is left, or five minutes. If it fails then, the old ones serve until they end.
+The last two are optional. The credentials are kept here, and the command is run again when less
+than a tenth of their time is left, or five minutes. If it fails then, the old ones serve until they
+end. A store may refuse them before (a key was revoked, a clock is wrong); then the command is run
+again at once, but not twice within ten seconds.
+
+obstore asks before each request if those that it has end within five minutes, so it is told that
+they do, whatever their end is.
 
 Its output is in no error. Source: AWS CLI user guide, "Sourcing credentials with an external
 process".
@@ -36,6 +40,13 @@ _EARLY_PART: Final = 10
 _AFTER_FAILURE: Final = timedelta(seconds=10)
 """Pause after a command that failed while the credentials before it are in force. A guess."""
 
+_AFTER_REFUSAL: Final = timedelta(seconds=10)
+"""Age from which refused credentials are replaced: other requests may have been sent with those
+before them. A guess."""
+
+_ASKED_AGAIN: Final = timedelta(minutes=4)
+"""Time to their end that obstore is told, less than the five minutes that it keeps them for."""
+
 
 class CredentialsCommandFailed(Exception):
     """Says why a command gave no credentials. obstore puts the text into its own error."""
@@ -49,9 +60,22 @@ class CommandCredentials:
         self._lock = threading.Lock()
         self._found: dict[str, Any] | None = None
         self._again_at: datetime | None = None
+        self._found_at = datetime.min.replace(tzinfo=UTC)
+
+    def refused(self) -> None:
+        """Note that the store has refused the credentials."""
+        with self._lock:
+            if self._found_at + _AFTER_REFUSAL <= datetime.now(UTC):
+                self._found = None
 
     def __call__(self) -> dict[str, Any]:
         """Return the credentials; run the command if there are none, or they end soon."""
+        found = self._current()
+        until = datetime.now(UTC) + _ASKED_AGAIN
+        end = found["expires_at"]
+        return {**found, "expires_at": until if end is None else min(end, until)}
+
+    def _current(self) -> dict[str, Any]:
         with self._lock:
             now = datetime.now(UTC)
             is_old = self._again_at is not None and self._again_at <= now
@@ -64,6 +88,7 @@ class CommandCredentials:
                     self._again_at = now + _AFTER_FAILURE
                 else:
                     self._again_at = _again_at(self._found["expires_at"], now)
+                    self._found_at = now
             return self._found
 
 

@@ -105,7 +105,7 @@ class LeaseObject:
         now. StorageError if no answer told."""
         version = over.version if isinstance(over, StoredLease) else over
         content = record.render()
-        attempts = StoreAttempts(self.bucket.options)
+        attempts = StoreAttempts(self.bucket)
         begun = clock()
         while True:
             sent_at = clock()
@@ -123,7 +123,7 @@ class LeaseObject:
                     return None
             except (BaseError, OSError) as error:
                 failed = error
-                if not answer_of(error).again:
+                if not attempts.may_help(answer_of(error)):
                     raise self._error("write", self._path, error) from error
             if not attempts.pause():
                 raise self._error("write", self._path, failed) from failed
@@ -183,7 +183,7 @@ class LeaseObject:
 
     def _repeat(self, action: str, path: str, call: Callable[[], _Result]) -> _Result:
         """Call until there is a whole answer, within the time for attempts."""
-        attempts = StoreAttempts(self.bucket.options)
+        attempts = StoreAttempts(self.bucket)
         while True:
             try:
                 return call()
@@ -192,7 +192,7 @@ class LeaseObject:
             except FileNotFoundError as error:
                 raise self._error(action, path, error) from error
             except (BaseError, OSError) as error:
-                if not answer_of(error).again or not attempts.pause():
+                if not attempts.may_help(answer_of(error)) or not attempts.pause():
                     raise self._error(action, path, error) from error
 
     def _error(self, action: str, path: str, error: Exception) -> StorageError:
