@@ -78,7 +78,7 @@ BEGIN, COMMIT, ROLLBACK = (
         ("set time zone -7", SetParameter("TimeZone", ("-7",))),
         (
             "set time zone interval '+02:00' hour to minute",
-            SetParameter("TimeZone", ("+02:00",)),
+            SetParameter("TimeZone", ("<+02>-02",)),
         ),
         ("set names 'latin1'", SetParameter("client_encoding", ("latin1",))),
         ("set role none", SetParameter("role", None)),

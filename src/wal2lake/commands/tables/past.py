@@ -25,8 +25,9 @@ from wal2lake.lake.retention import UnreadableLog, are_present
 from wal2lake.lake.store import store_at
 from wal2lake.local.ports import HasSnapshots
 from wal2lake.model import Lsn, Oid
+from wal2lake.pgtypes import zone_for
 from wal2lake.sql.backend import Notice
-from wal2lake.sql.parameters import AS_OF_LSN, AS_OF_TIME, moment, time_zone
+from wal2lake.sql.parameters import AS_OF_LSN, AS_OF_TIME, moment
 
 _LIST = "wal2lake.snapshots lists the published states."
 
@@ -50,7 +51,7 @@ class AsOf:
         if lsn:
             return cls(lsn=Lsn.parse(lsn))
         if time:
-            return cls(time=moment(time, time_zone(parameters["TimeZone"])))
+            return cls(time=moment(time, zone_for(parameters["TimeZone"])[1]))
         return None
 
     @property

@@ -24,6 +24,13 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
+from wal2lake.errors import UsageError
+from wal2lake.pgtypes.encode.interval import interval_of
+from wal2lake.pgtypes.registry.pg_type import (
+    INTERVAL_FULL_PRECISION,
+    INTERVAL_MASKS,
+)
+from wal2lake.pgtypes.timezone import fixed_zone
 from wal2lake.sql.grammar.cursor import TokenCursor
 from wal2lake.sql.grammar.lexer import TokenKind
 
@@ -342,11 +349,27 @@ def _time_zone(cursor: TokenCursor, *, local: bool) -> Command:
     if cursor.take("local") or cursor.take("default"):
         return SetParameter("TimeZone", None, local)
     if cursor.take("interval"):
-        value = cursor.string()
-        if cursor.take("hour"):
-            cursor.expect("to", "minute")
-        return SetParameter("TimeZone", (value,), local)
+        return SetParameter("TimeZone", (_interval_zone(cursor),), local)
     return SetParameter("TimeZone", (_value(cursor),), local)
+
+
+def _interval_zone(cursor: TokenCursor) -> str:
+    """Read an interval, and return the zone that is ahead of Greenwich by it."""
+    text, fields = cursor.string(), ""
+    if cursor.take("hour"):
+        fields = "hour"
+        if cursor.take("to"):
+            cursor.expect("minute")
+            fields = "hour to minute"
+    typmod = INTERVAL_MASKS[fields] << 16 | INTERVAL_FULL_PRECISION if fields else -1
+    interval = interval_of(text, typmod)
+    for number, unit in ((interval.months, "months"), (interval.days, "days")):
+        if number:
+            raise UsageError(
+                f'invalid value for parameter "TimeZone": "INTERVAL \'{text}\'"',
+                detail=f"Cannot specify {unit} in time zone interval.",
+            )
+    return fixed_zone(int(interval.microseconds / 1_000_000))[0]
 
 
 _NUMBERS: Final = (TokenKind.INTEGER, TokenKind.FLOAT)

@@ -33,12 +33,7 @@ from wal2lake.sql.parameters.table import (
     SERVER_VERSION,
     SERVER_VERSION_NUM,
 )
-from wal2lake.sql.parameters.values import (
-    milliseconds,
-    moment,
-    parse_boolean,
-    time_zone,
-)
+from wal2lake.sql.parameters.values import milliseconds, moment, parse_boolean
 
 __all__ = [
     "AS_OF_LSN",
@@ -60,5 +55,4 @@ __all__ = [
     "milliseconds",
     "moment",
     "parse_boolean",
-    "time_zone",
 ]

@@ -1,7 +1,7 @@
 """Checks the values of parameters, and prints them for SHOW.
 
 Comes in: a definition and the text of SET. Goes out: the stored form, or PostgreSQL's error; and
-SHOW's form of a stored value. Pure, except for the time zone database of the system.
+SHOW's form of a stored value. Pure.
 
 Source: src/backend/utils/misc/guc.c (parse_bool, parse_int, convert_int_from_base_unit),
 src/backend/commands/variable.c (check_datestyle, check_timezone, check_client_encoding).
@@ -12,13 +12,13 @@ from __future__ import annotations
 import datetime
 import math
 import re
-import zoneinfo
 from collections.abc import Callable
 from fractions import Fraction
 from typing import Final
 
 from wal2lake.errors import FeatureNotSupportedError, UsageError
 from wal2lake.model import Lsn
+from wal2lake.pgtypes import zone_for
 from wal2lake.sql.parameters.definition import (
     ParameterDefinition,
     ParameterKind,
@@ -285,73 +285,9 @@ def _date_style(text: str) -> str:
     return f"{style or 'ISO'}, {order or 'MDY'}"
 
 
-_OFFSET = re.compile(r"([+-]?)(\d{1,2})(?::?([0-5]\d))?(?:\.(\d+))?")
-_POSIX_OFFSET = re.compile(
-    r"(?:<[A-Za-z0-9:+-]{3,}>|[A-Za-z]{3,})([+-]?)(\d{1,2})(?::?([0-5]\d))?"
-)
-_MAX_OFFSET_MINUTES: Final = 24 * 60 - 1
-"""Python's limit. PostgreSQL's is 167 hours, but no place on Earth needs more than 14."""
-
-
 def _time_zone(text: str) -> str:
-    """TimeZone: a name of the zone database, a POSIX offset, or hours east of Greenwich."""
-    if match := _OFFSET.fullmatch(text.strip()):
-        return _fixed_offset(text, match)
-    if text.upper() == "UTC":
-        return "UTC"
-    if _zone_info(text) is not None:
-        return text
-    if (match := _POSIX_OFFSET.fullmatch(text)) and _posix_minutes(match) is not None:
-        return text
-    for name in zoneinfo.available_timezones():
-        if name.lower() == text.lower():
-            return name
-    raise _invalid("TimeZone", text)
-
-
-def time_zone(name: str) -> datetime.tzinfo:
-    """Python's time zone for a value of TimeZone."""
-    if name == "UTC":
-        # UTC also works if the system has no zone database.
-        return datetime.UTC
-    zone = _zone_info(name)
-    if zone is not None:
-        return zone
-    match = _POSIX_OFFSET.fullmatch(name)
-    east = None if match is None else _posix_minutes(match)
-    if east is None:
-        raise _invalid("TimeZone", name)
-    return datetime.timezone(datetime.timedelta(minutes=east))
-
-
-def _posix_minutes(match: re.Match[str]) -> int | None:
-    """Minutes east of Greenwich (POSIX counts west); None if they are out of range."""
-    size = int(match[2]) * 60 + int(match[3] or 0)
-    if size > _MAX_OFFSET_MINUTES:
-        return None
-    return size if match[1] == "-" else -size
-
-
-def _zone_info(name: str) -> zoneinfo.ZoneInfo | None:
-    # ZoneInfo("") opens the database's directory; a key outside the directory is a ValueError.
-    try:
-        return zoneinfo.ZoneInfo(name)
-    except (ValueError, OSError, zoneinfo.ZoneInfoNotFoundError):
-        return None
-
-
-def _fixed_offset(text: str, match: re.Match[str]) -> str:
-    """The POSIX form of an offset, such as ``<-07>+07`` for ``-7``: POSIX counts west."""
-    sign, hours, minutes, fraction = match.groups()
-    part = Fraction(int(fraction), 10 ** len(fraction)) if fraction else Fraction(0)
-    total = int(hours) * 60 + int(minutes or 0) + round(part * 60)
-    if total > _MAX_OFFSET_MINUTES:
-        raise _invalid("TimeZone", text)
-    east, west = ("-", "+") if sign == "-" and total else ("+", "-")
-    size = f"{total // 60:02d}"
-    if total % 60:
-        size += f":{total % 60:02d}"
-    return f"<{east}{size}>{west}{size}"
+    """check_timezone()."""
+    return zone_for(text)[0]
 
 
 def _client_encoding(text: str) -> str:

@@ -217,7 +217,7 @@ def _zone(text: str, whole_text: str) -> tzinfo:
             )
         seconds = parts[0] * 3600 + parts[1] * 60 + parts[2]
         return timezone(timedelta(seconds=seconds if offset[1] == "+" else -seconds))
-    return zone_for(text)[1]
+    return UTC if text.lower() == "z" else zone_for(text)[1]
 
 
 def _unreadable(name: str, text: str) -> Wal2LakeError:
@@ -305,17 +305,20 @@ def carried(operand: Operand, finite: exp.Expression, target: int) -> exp.Expres
 # ---- zones -------------------------------------------------------------------------------
 
 
-def zone_name(zone: str) -> str:
+def _zone_name(zone: str, place: tzinfo) -> str:
     """Spark's name of a zone; raises 0A000 for a zone that Spark names differently."""
-    name, _ = zone_for(zone)
-    if not re.fullmatch(r"[A-Za-z_]+(?:/[A-Za-z_]+)*|UTC|GMT", name):
+    if isinstance(place, timezone):
+        return "UTC" if place == UTC else str(place).removeprefix("UTC")
+    if not re.fullmatch(r"[A-Za-z_]+(?:/[A-Za-z_]+)*", zone):
         raise t.refuse(f'time zone "{zone}"', "Use a zone's name, as America/New_York.")
-    return name
+    return zone
 
 
-def at_time_zone(operand: Operand, zone: str) -> Operand:
-    """``AT TIME ZONE``: the local time of an instant, or the instant of a local time."""
-    name = exp.Literal.string(zone_name(zone))
+def at_time_zone(operand: Operand, zone: str, place: tzinfo) -> Operand:
+    """``AT TIME ZONE``: the local time of an instant, or the instant of a local time.
+
+    ``zone``, ``place``: the zone and its name."""
+    name = exp.Literal.string(_zone_name(zone, place))
     # In UTC the number of the local time is that of the instant.
     is_utc = name.name in ("UTC", "GMT")
     if operand.type.oid == t.TIMESTAMPTZ:
@@ -361,10 +364,10 @@ def converted(operand: Operand, target: int, zone: str) -> Operand:
         operand = Operand(_midnight(operand), plain(t.TIMESTAMP))
         return converted(operand, target, zone)
     if kind == t.TIMESTAMPTZ:
-        operand = at_time_zone(operand, zone)
+        operand = at_time_zone(operand, *zone_for(zone))
         return converted(operand, target, zone)
     if target == t.TIMESTAMPTZ:
-        return at_time_zone(operand, zone)
+        return at_time_zone(operand, *zone_for(zone))
     node = cast(operand.node, t.spark_name(target_type))
     return Operand(carried(operand, node, target), target_type)
 
@@ -418,7 +421,7 @@ def zoned_text(operand: Operand, zone: str) -> exp.Expression:
     if zone == "UTC":
         local_text = cast(cast(operand.node, "TIMESTAMP_NTZ"), "STRING")
         return _text(operand, local_text, exp.Literal.string("+00"))
-    local = at_time_zone(operand, zone).node
+    local = at_time_zone(operand, *zone_for(zone)).node
     offset = let(
         "concat(if(:o < 0, '-', '+'), date_format("
         "timestamp_seconds(abs(:o)), case when :o % 60 <> 0 then 'HH:mm:ss'"

@@ -15,6 +15,7 @@ from typing import Any, Final
 from sqlglot import exp
 
 from wal2lake.errors import UsageError
+from wal2lake.pgtypes.abbreviations import expression_zone, interval_zone
 from wal2lake.sql.query.analysis.functions import (
     arithmetic,
     arrays,
@@ -226,7 +227,12 @@ def _at_time_zone(node: exp.Expression, arguments: Arguments, zone: str) -> Oper
         raise t.refuse(f"AT TIME ZONE of {operand.type.name}")
     if operand.type.oid == t.DATE:
         operand = moments.converted(operand, t.TIMESTAMPTZ, zone)
-    return moments.at_time_zone(operand, zone_operand.node.name)
+    text = zone_operand.node.name
+    if zone_operand.type.oid == t.INTERVAL:
+        return moments.at_time_zone(operand, *interval_zone(text))
+    if zone_operand.type.oid != t.UNKNOWN and not zone_operand.type.string:
+        raise strings.no_function("timezone", zone_operand.type, operand.type)
+    return moments.at_time_zone(operand, *expression_zone(text, zone))
 
 
 def _truncated(node: exp.Expression, arguments: Arguments, zone: str) -> Operand:
