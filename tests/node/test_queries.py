@@ -64,6 +64,13 @@ select count(distinct n), count(distinct nn) from qs.t;
 select n + 1, n - nn, -n, abs(n) from qs.t where id in (1, 4) order by id;
 select id from qs.t where by = '\x00ff';
 select id from qs.t where ch = 'ab';
+select id, vc = ch, t = ch, vc in (ch, 'q'), nullif(vc, ch), ch ~ 'b$', ch ~ '  $',
+    octet_length(coalesce(ch, vc)), coalesce(ch, vc) || '|', coalesce(vc, ch), array[ch, vc],
+    array[vc, ch], ch = any(array['b ', 'x']), (vc || ' ')::varchar = ch,
+    octet_length(case when id > 5 then ch else vc end), quote_literal(t || E'\\') from qs.t
+    order by id;
+select id, tz at time zone 'CET', ts at time zone '+05:30', tz at time zone 'PST', ts at time
+    zone interval '05:30' from qs.t where id in (1, 4, 5, 6, 7) order by id;
 select ch || '|', length(ch), upper(ch) from qs.t where id = 1;
 select id from qs.t where f8 = 0 or f4 = 0;
 select id from qs.t where f8 in (0, 1) order by 1;

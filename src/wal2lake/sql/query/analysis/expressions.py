@@ -252,7 +252,11 @@ class ExpressionAnalysis:
         self, array: exp.Expression, kind: Type, scope: Scope
     ) -> list[Operand]:
         if isinstance(array, exp.Array):
-            return [self.visit(e, scope) for e in array.expressions]
+            items = [self.visit(e, scope) for e in array.expressions]
+            if kind.oid == t.BPCHAR and all(i.type.oid == t.UNKNOWN for i in items):
+                # An array of untyped texts is one of text, whose operator does not ignore blanks.
+                return [casts.as_known(item, self._zone) for item in items]
+            return items
         pg_type = type_by_oid(kind.oid)
         if isinstance(array, exp.Cast):
             declared = self.visit(array, scope).type
@@ -368,7 +372,10 @@ class ExpressionAnalysis:
         if default is not None:
             results.append(self.visit(default, scope))
         node.set("this", None)
-        converted = casts.common(results, "CASE", self._zone)
+        # PostgreSQL looks at ELSE first.
+        ordered = results if default is None else [results[-1], *results[:-1]]
+        kind = casts.common_type([result.type for result in ordered], "CASE")
+        converted = [casts.as_common(result, kind, self._zone) for result in results]
         for branch, result in zip(node.args["ifs"], converted, strict=False):
             branch.set("true", result.node)
         if default is not None:

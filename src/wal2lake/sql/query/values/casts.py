@@ -254,7 +254,8 @@ def _wider(a: Type, b: Type, construct: str) -> Type:
     if a.number and b.number:
         return _wider_number(a, b)
     if a.string and b.string:
-        return t.plain(a.oid if a.oid == b.oid else t.TEXT)
+        # Each is converted to each other implicitly, so the first stays; name only from itself.
+        return t.plain(b.oid if a.oid == t.NAME else a.oid)
     for order in (_INTEGER_ORDER, _MOMENT_ORDER):
         if a.oid in order and b.oid in order:
             return t.plain(order[max(order.index(a.oid), order.index(b.oid))])
@@ -304,9 +305,7 @@ def comparable(
     if a.number and b.number:
         return _comparable_numbers(left, right)
     if a.string and b.string:
-        if a.oid == t.BPCHAR and b.oid == t.BPCHAR:
-            return text_of(left, zone), text_of(right, zone)
-        return text_of(left, zone), text_of(right, zone)
+        return _comparable_texts(left, right, zone)
     if a.oid in t.MOMENTS and b.oid in t.MOMENTS:
         wide = _MOMENT_ORDER[max(map(_MOMENT_ORDER.index, (a.oid, b.oid)))]
         nodes = [moments.converted(o, wide, zone).node for o in (left, right)]
@@ -320,6 +319,21 @@ def comparable(
         raise t.no_operator(a, name, b)
     _check_order(a, "comparison")
     return left.node, right.node
+
+
+def _comparable_texts(
+    left: Operand, right: Operand, zone: str
+) -> tuple[exp.Expression, exp.Expression]:
+    """Prepare two strings. The operator of char and varchar is that of char, to which trailing
+    blanks mean nothing; that of char and text is that of text."""
+    texts_ = text_of(left, zone), text_of(right, zone)
+    if {left.type.oid, right.type.oid} != {t.BPCHAR, t.VARCHAR}:
+        return texts_
+    trimmed = [
+        node if o.type.oid == t.BPCHAR else spark("rtrim(' ', :x)", x=node)
+        for o, node in zip((left, right), texts_, strict=True)
+    ]
+    return trimmed[0], trimmed[1]
 
 
 def _without_typmod(kind: Type) -> Type:
@@ -404,4 +418,9 @@ def group_operand(operand: Operand, operation: str) -> None:
     kind = operand.type
     if kind.exact_text:
         raise t.refuse(f"{operation} on numeric without precision", numeric.ROUND_HINT)
+    if kind.oid == t.BPCHAR and kind.foreign is None and kind.typmod == -1:
+        # Values of several lengths may differ in their blanks, which mean nothing.
+        raise t.refuse(
+            f"{operation} on character without a length", "Cast them to text."
+        )
     _check_order(kind, operation)

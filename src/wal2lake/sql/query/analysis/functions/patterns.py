@@ -263,15 +263,18 @@ def matches(operand: Operand, pattern: Operand, fold: bool, zone: str) -> Operan
     java_pattern = read("~", pattern)
     if fold and not java_pattern.java.isascii():
         raise t.refuse("~* with letters beyond ASCII")
-    node = spark(
-        "(:x rlike :p)", x=text("~", operand, zone), p=_java(java_pattern.java, fold)
-    )
+    # The operator of char sees the blanks.
+    seen = operand.node
+    if operand.type.oid != t.BPCHAR:
+        seen = text("~", operand, zone)
+    node = spark("(:x rlike :p)", x=seen, p=_java(java_pattern.java, fold))
     return Operand(node, plain(t.BOOL))
 
 
 def like(name: str, operands: Sequence[Operand], zone: str) -> Operand:
     """Translate regexp_like()."""
-    return matches(operands[0], operands[1], False, zone)
+    value = Operand(text(name, operands[0], zone), _TEXT)
+    return matches(value, operands[1], False, zone)
 
 
 def _definite(name: str, operand: Operand) -> Pattern:
