@@ -80,6 +80,15 @@ def test_rows_are_found_by_the_same_rules() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    "expression",
+    ["greatest(c, v)", "m::time(0)", "iv::interval day", "iv::interval hour to minute"],
+)
+def test_what_would_be_wrong_is_refused(expression: str) -> None:
+    with pytest.raises(FeatureNotSupportedError):
+        item(expression)
+
+
 def test_values_that_differ_in_blanks_are_not_grouped() -> None:
     with pytest.raises(FeatureNotSupportedError) as caught:
         translate_query(
@@ -87,3 +96,7 @@ def test_values_that_differ_in_blanks_are_not_grouped() -> None:
             lambda schema, name: TableRef(TABLE, 3),
         )
     assert caught.value.hint == "Cast them to text."
+
+
+def test_a_literal_is_quoted_without_a_blank_before_it() -> None:
+    assert "' E'" not in item("quote_literal(t)")

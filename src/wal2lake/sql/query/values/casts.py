@@ -47,7 +47,8 @@ def as_known(operand: Operand, zone: str) -> Operand:
 
 def convert(operand: Operand, kind: Type, zone: str) -> Operand:
     """Translate ``CAST(operand AS kind)``."""
-    if operand.type.oid == t.UNKNOWN:
+    is_literal = operand.type.oid == t.UNKNOWN
+    if is_literal:
         literal_kind = t.plain(t.NUMERIC) if kind.oid == t.NUMERIC else kind
         if kind.oid in t.MOMENTS:
             literal_kind = t.plain(kind.oid)
@@ -80,6 +81,9 @@ def convert(operand: Operand, kind: Type, zone: str) -> Operand:
         return Operand(let(_TO_MONEY, v=operand.node), kind)
     if kind.oid == t.BOOL and source.oid == t.INT4:
         return Operand(cast(operand.node, "BOOLEAN"), kind)
+    cut = kind.oid in _CUT_BY_TYPMOD and kind.typmod not in (-1, source.typmod)
+    if cut and not is_literal:
+        raise t.refuse(f"a cast to {kind.name} with a precision or with fields")
     is_same_type = kind.oid == source.oid and kind.element == source.element
     if is_same_type or (kind.oid, source.oid) == (t.JSON, t.JSONB):
         return Operand(operand.node, kind)
@@ -94,6 +98,10 @@ def convert(operand: Operand, kind: Type, zone: str) -> Operand:
         node = moments.unless_infinite(local, "cast(null as string)", node)
         return Operand(node, kind)
     raise _cast_error(source, kind)
+
+
+_CUT_BY_TYPMOD: Final = (t.TIME, t.TIMETZ, t.INTERVAL)
+"""Types that Spark holds as text or fields, whose declared form is that of constants only."""
 
 
 def _to_integer(operand: Operand, kind: Type) -> Operand:

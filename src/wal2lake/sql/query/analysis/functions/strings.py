@@ -239,7 +239,7 @@ def _identifier(node: exp.Expression) -> exp.Expression:
 
 
 _LITERAL: Final = (
-    r"""concat(if(instr(:x, '\\') > 0, ' E', ''), '\'',"""
+    r"""concat(if(instr(:x, '\\') > 0, 'E', ''), '\'',"""
     r""" replace(replace(:x, '\'', '\'\''), '\\', '\\\\'), '\'')"""
 )
 
@@ -294,8 +294,7 @@ def _formatted(kind: str, value: Operand, zone: str) -> exp.Expression:
     if kind == "s":
         return spark("coalesce(:x, '')", x=text_)
     if kind == "L":
-        # Unlike quote_literal(), %L writes no blank before E.
-        literal = let(_LITERAL.replace("' E'", "'E'"), x=text_)
+        literal = let(_LITERAL, x=text_)
         return spark("coalesce(:x, 'NULL')", x=literal)
     error = t.failure("22004", "null values cannot be formatted as an SQL identifier")
     return spark(f"coalesce(:x, cast({error} as string))", x=_identifier(text_))
