@@ -12,6 +12,7 @@ here. Only ``spark`` imports Spark. From top to bottom:
     branch        the net change of a transaction's branch, and checks of its rows
     capture       the changes of rows, from a table's commits
     retention     files that no version needs
+    catalogs      entries in catalogs of others
     compaction    small files rewritten as larger ones
     plain         reading and changing a few rows without Spark
     upsert        a keyed batch in memory: new rows and deletion vectors

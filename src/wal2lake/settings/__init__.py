@@ -7,6 +7,7 @@ catalog.
 """
 
 from wal2lake.settings.addresses import ListenAddress, parse_web_listen
+from wal2lake.settings.catalogs import CatalogSettings
 from wal2lake.settings.changelog import LogSettings
 from wal2lake.settings.loading import (
     FILE_NAME,
@@ -36,6 +37,7 @@ __all__ = [
     "FILE_NAME",
     "PUBLISHER_LOG",
     "ApplySettings",
+    "CatalogSettings",
     "IcebergSettings",
     "LakeSettings",
     "ListenAddress",

@@ -18,6 +18,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
+from wal2lake.settings.catalogs import CatalogSettings
 from wal2lake.settings.changelog import LogSettings
 from wal2lake.settings.declaration import setting
 from wal2lake.settings.places import file_url_path
@@ -558,6 +559,7 @@ class Settings:
     lake: LakeSettings = LakeSettings()
     store: StoreSettings = StoreSettings()
     iceberg: IcebergSettings = IcebergSettings()
+    catalog: CatalogSettings = field(default_factory=CatalogSettings)
     alerts: AlertSettings = AlertSettings()
 
     @property
@@ -605,6 +607,11 @@ class Settings:
         """The catalog's SQLite file."""
         return self.directory / "catalog.sqlite"
 
+    @property
+    def registered_file(self) -> Path:
+        """File with what is registered in the catalog of others."""
+        return self.directory / "registered.json"
+
 
 SECTIONS: Final[Mapping[str, type[Any]]] = MappingProxyType(
     {
@@ -615,6 +622,7 @@ SECTIONS: Final[Mapping[str, type[Any]]] = MappingProxyType(
         "apply": ApplySettings,
         "lake": LakeSettings,
         "iceberg": IcebergSettings,
+        "catalog": CatalogSettings,
         "spark": SparkSettings,
         "store": StoreSettings,
         "web": WebSettings,

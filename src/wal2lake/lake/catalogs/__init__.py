@@ -1,0 +1,55 @@
+"""Catalogs of others: where readers outside of the node find its tables by name.
+
+Takes: tables as entries. Gives: what a catalog has under a name, and the steps that make it show a
+table. Owns: the names, the columns and the mark of the node's entries. Never: touches an entry
+without the node's mark, or a file of a table.
+
+    port        an entry, and the operations of a catalog
+    entries     a table as an entry: names, location, marks
+    types       columns' types as catalogs write them
+    deciding    which step makes an entry right
+    options     how a catalog is reached
+    glue        AWS Glue
+    unity       Unity Catalog, over REST
+
+The client of the Hive metastore needs Spark's JVM and is in ``lake.spark``.
+"""
+
+from wal2lake.lake.catalogs.deciding import EntryStep, step_after, step_for
+from wal2lake.lake.catalogs.entries import NODE, TABLE, entry_of, hive_properties
+from wal2lake.lake.catalogs.glue import GlueCatalog
+from wal2lake.lake.catalogs.options import CatalogOptions, not_let_in, unreachable
+from wal2lake.lake.catalogs.port import (
+    CatalogEntry,
+    CatalogUnavailable,
+    EntryChanged,
+    EntryColumn,
+    EntryName,
+    EntryRefused,
+    ExternalCatalog,
+    FoundEntry,
+)
+from wal2lake.lake.catalogs.types import hive_type
+
+__all__ = [
+    "NODE",
+    "TABLE",
+    "CatalogEntry",
+    "CatalogOptions",
+    "CatalogUnavailable",
+    "EntryChanged",
+    "EntryColumn",
+    "EntryName",
+    "EntryRefused",
+    "EntryStep",
+    "ExternalCatalog",
+    "FoundEntry",
+    "GlueCatalog",
+    "entry_of",
+    "hive_properties",
+    "hive_type",
+    "not_let_in",
+    "step_after",
+    "step_for",
+    "unreachable",
+]

@@ -1,0 +1,64 @@
+"""Says how a catalog is reached.
+
+Comes in: the settings of [catalog]. Goes out: ``CatalogOptions``, and what the command of the
+settings prints. Called by the clients.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from wal2lake.lake.catalogs.port import CatalogUnavailable
+from wal2lake.lake.store.access.command import CredentialsCommandFailed
+from wal2lake.settings import CatalogSettings
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogOptions:
+    """Where a catalog is, and how it lets the node in."""
+
+    kind: str
+    """glue, hive or unity."""
+    uri: str = ""
+    name: str = ""
+    region: str = ""
+    command: str = field(default="", repr=False)
+    timeout_seconds: float = 30.0
+
+    @classmethod
+    def of(cls, settings: CatalogSettings) -> CatalogOptions:
+        """Return the options of the settings."""
+        return cls(
+            settings.type,
+            settings.uri,
+            settings.name,
+            settings.region,
+            settings.credentials_command,
+            settings.timeout_ms / 1000,
+        )
+
+
+def unreachable(kind: str, reason: str) -> CatalogUnavailable:
+    """Return the error for a catalog that does not answer."""
+    return CatalogUnavailable(
+        f"could not reach the {kind} catalog: {reason}",
+        hint="Check catalog.uri, and that its server runs.",
+    )
+
+
+def not_let_in(kind: str, reason: str) -> CatalogUnavailable:
+    """Return the error for a catalog that does not know the node, or allows it too little."""
+    return CatalogUnavailable(
+        f"the {kind} catalog has refused the node: {reason}",
+        sqlstate="28000",
+        hint="Check the credentials of [catalog], and that they may create and alter tables.",
+    )
+
+
+def failed_command(error: CredentialsCommandFailed) -> CatalogUnavailable:
+    """Return the error for a command that gave no credentials."""
+    return CatalogUnavailable(
+        f"the command for the catalog's credentials has failed: {error}",
+        sqlstate="28000",
+        hint="Run catalog.credentials_command by hand, as the node's user.",
+    )

@@ -1,0 +1,46 @@
+"""The section [catalog]: what goes together, and what no message shows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from wal2lake.errors import ConfigurationError
+from wal2lake.settings import Settings, changes, load
+
+
+def read(directory: Path, text: str) -> Settings:
+    (directory / "wal2lake.toml").write_text(f"[catalog]\n{text}\n")
+    return load(directory, {})
+
+
+def test_no_catalog_is_the_default(tmp_path: Path) -> None:
+    catalog = read(tmp_path, "").catalog
+    assert (catalog.type, catalog.target) == ("none", "")
+
+
+def test_glue_needs_nothing_more(tmp_path: Path) -> None:
+    catalog = read(tmp_path, 'type = "glue"').catalog
+    assert (catalog.shown, catalog.target) == ("glue", "glue||||")
+
+
+def test_a_uri_is_one_of_the_type(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        read(tmp_path, 'type = "glue"\nuri = "thrift://h:9083"')
+    assert (
+        caught.value.hint == "For the catalog glue it begins with http:// or https://."
+    )
+
+
+def test_a_uri_has_no_password(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        read(tmp_path, 'type = "glue"\nuri = "https://me:pass@h/"')
+    assert caught.value.hint == "Allowed is a URL without user and password."
+
+
+def test_the_command_is_not_shown(tmp_path: Path) -> None:
+    before = read(tmp_path, "")
+    after = read(tmp_path, 'credentials_command = "echo secret"')
+    (change,) = changes(before, after)
+    assert (change.value, change.secret, change.restart) == (None, True, False)
