@@ -21,6 +21,7 @@ from wal2lake.catalog import (
     PreparedCommit,
     Progress,
     Publication,
+    RegisteredTable,
     ReplicationOrigin,
     Role,
     RoleMember,
@@ -191,6 +192,7 @@ class FakeSource:
     prepared_by_sub: dict[int, list[PreparedTransaction]] = field(default_factory=dict)
     sizes: dict[int, int] = field(default_factory=dict)
     problem_list: list[Problem] = field(default_factory=list)
+    registered_list: list[RegisteredTable] = field(default_factory=list)
     reads: int = 0
     """How often the tables were asked for."""
 
@@ -316,6 +318,9 @@ class FakeSource:
 
     def problems(self) -> Sequence[Problem]:
         return self.problem_list
+
+    def registered(self) -> Sequence[RegisteredTable]:
+        return self.registered_list
 
     def standbys(self) -> Standbys | None:
         return None

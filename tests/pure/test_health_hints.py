@@ -17,8 +17,10 @@ from tests.pure.test_health_problems import (
     having,
     lag,
     of,
+    registered,
 )
 
+from wal2lake.catalog import EntryState
 from wal2lake.health import (
     CopyFacts,
     DiskFacts,
@@ -69,6 +71,10 @@ HINTS = [
         replace(NODE, settings_error="wrong"),
         "Correct wal2lake.toml. A node that runs goes on with the settings that it has"
         " read before, but it would not start again.",
+    ),
+    (
+        replace(NODE, registered=registered(EntryState.PENDING)),
+        "Check catalog.uri, and that its server runs.",
     ),
     (
         replace(NODE, disks=(DiskFacts("log", "/log", GIB, 100 * GIB, 1),)),

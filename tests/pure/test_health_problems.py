@@ -10,6 +10,7 @@ import pytest
 from tests.fakes.facts import ENGINE, GIB, NOW, SHOP, ago
 from tests.fakes.facts import NODE as WHOLE
 
+from wal2lake.catalog import EntryState, RegisteredTable, RegisteredTables
 from wal2lake.errors import ApplyError
 from wal2lake.health import (
     Concern,
@@ -159,6 +160,48 @@ def test_an_engine_that_does_not_report_is_an_error() -> None:
     engine = replace(ENGINE, started_at=ago(seconds=10))
     node = replace(NODE, engine_told_at=ago(minutes=5), processes=(engine,))
     assert of(node) == []
+
+
+def registered(
+    state: EntryState, table: str = "towns", error: str | None = "no answer"
+) -> RegisteredTables:
+    """A catalog in which an entry is in a state since an hour ago."""
+    entry = RegisteredTable(
+        "public",
+        table,
+        "lake_public",
+        table,
+        state,
+        ago(hours=1).timestamp(),
+        "digest",
+        error,
+        "08006",
+        "Check catalog.uri, and that its server runs.",
+    )
+    return RegisteredTables("glue||||", "glue", {entry.qualified: entry})
+
+
+def test_a_catalog_that_is_behind_is_one_problem() -> None:
+    behind = registered(EntryState.PENDING)
+    more = registered(EntryState.LEAVING, "lakes").tables
+    behind = replace(behind, tables={**behind.tables, **more})
+    found = only(replace(NODE, registered=behind))
+    assert (found.kind, found.severity) == ("catalog", Severity.WARNING)
+    assert found.message == "the catalog glue is behind by 2 tables: no answer"
+    assert found.since == ago(hours=1)
+
+
+def test_an_entry_that_is_only_due_is_no_problem() -> None:
+    due = registered(EntryState.PENDING, error=None)
+    assert not problems(replace(NODE, registered=due), NOW)
+
+
+@pytest.mark.parametrize("state", [EntryState.CONFLICT, EntryState.REFUSED])
+def test_a_table_that_the_catalog_cannot_have_is_a_problem(state: EntryState) -> None:
+    found = only(replace(NODE, registered=registered(state)))
+    assert (found.kind, found.table) == ("catalog_entry", "public.towns")
+    assert found.subject == "lake_public.towns"
+    assert found.message == 'table "public.towns" is not in the catalog: no answer'
 
 
 def test_invalid_settings_are_a_warning() -> None:

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 import pytest
 from tests.fakes.catalog_source import OBJECTS, FakeSource, session
 
-from wal2lake.catalog import Role
+from wal2lake.catalog import EntryState, RegisteredTable, Role
 from wal2lake.health import Concern, Problem, ProblemKind, Severity
 from wal2lake.model import Oid
 from wal2lake.sql.sysviews import SystemCatalog
@@ -101,3 +101,33 @@ def test_who_may_not_read_all_statistics_sees_the_problems_of_own_subscriptions(
     assert seen("somebody") == []
     source.problem_list = []
     assert seen("postgres") == []
+
+
+def test_a_registered_table_is_a_row_whose_error_not_all_see(
+    source: FakeSource, catalog: SystemCatalog
+) -> None:
+    source.role_list += [
+        Role(Oid(20002), "somebody", False, None),
+        Role(Oid(3375), "pg_read_all_stats", False, None),
+    ]
+    source.registered_list = [
+        RegisteredTable(
+            "public",
+            "Towns",
+            "lake_public",
+            "towns",
+            EntryState.PENDING,
+            SINCE.timestamp(),
+            "digest",
+            "no answer",
+            "08006",
+            "Wait.",
+        )
+    ]
+    sql = "table wal2lake.catalog_tables"
+    row = ("public", "Towns", "lake_public.towns", "pending", "2026-01-02 03:04:05+00")
+    assert catalog.query(sql, (), session())[1] == [
+        (*row, "no answer", "08006", "Wait.")
+    ]
+    somebody = replace(session(), user="somebody")
+    assert catalog.query(sql, (), somebody)[1] == [(*row, None, "08006", None)]

@@ -19,6 +19,7 @@ connects to a server, imports Spark or NumPy.
                        of all of them
     access/            roles, and the privileges that follow from them
     mapped/            positions and commit times of a running subscription, in mapped files
+    registered         what is registered in a catalog of others, in a file
     overview           what monitoring needs, read at once by another process
 """
 
@@ -107,6 +108,14 @@ from wal2lake.catalog.records import (
     WorkerKind,
     local_writer,
 )
+from wal2lake.catalog.registered import (
+    NOTHING_REGISTERED,
+    EntryState,
+    RegisteredTable,
+    RegisteredTables,
+    read_registered,
+    write_registered,
+)
 from wal2lake.catalog.remote.schemas import (
     FollowedSchema,
     LookedAt,
@@ -126,6 +135,7 @@ __all__ = [
     "HISTORY_OF",
     "LABELS_LEFT",
     "MADE_SLOT",
+    "NOTHING_REGISTERED",
     "PG_CREATE_SUBSCRIPTION",
     "PG_READ_ALL_DATA",
     "PG_READ_ALL_SETTINGS",
@@ -151,6 +161,7 @@ __all__ = [
     "CopyRange",
     "DropCheck",
     "DropColumn",
+    "EntryState",
     "FollowedSchema",
     "HistoricDefinitions",
     "HistoryFeed",
@@ -179,6 +190,8 @@ __all__ = [
     "PublishedSchema",
     "PublishedTable",
     "Recopy",
+    "RegisteredTable",
+    "RegisteredTables",
     "RenameColumn",
     "ReplicationOrigin",
     "ReplicationSlot",
@@ -206,4 +219,6 @@ __all__ = [
     "local_writer",
     "plan_changes",
     "read_progress",
+    "read_registered",
+    "write_registered",
 ]

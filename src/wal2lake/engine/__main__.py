@@ -31,7 +31,7 @@ from wal2lake.commands.subscription import (
     remove_orphans,
 )
 from wal2lake.door import Door, Entrance, Listener, ListenerSettings
-from wal2lake.engine.assembly import assemble, session_options
+from wal2lake.engine.assembly import assemble, catalog_client, session_options
 from wal2lake.engine.measuring import EngineMeasures
 from wal2lake.engine.publishing import PublisherHalf, in_force
 from wal2lake.engine.running import RunningEngine
@@ -61,6 +61,7 @@ from wal2lake.launch.children.child import (
 )
 from wal2lake.launch.wakeup import CHANGED, READY, notify
 from wal2lake.local.access import is_member, may_connect
+from wal2lake.local.catalogs import CatalogWorker
 from wal2lake.local.commits.prepared import finish_interrupted
 from wal2lake.local.mirrors import MirrorWorker
 from wal2lake.local.node import EngineParts
@@ -169,6 +170,8 @@ class _Engine:
         mirrors = MirrorWorker(node)
         assembly.tables.register_background(mirrors)
         mirrors.start()
+        catalogs = CatalogWorker(node, catalog_client)
+        catalogs.start()
         state = RunningEngine(assembly, publisher, self._listener)
         measures = EngineMeasures(
             self._telemetry,
@@ -198,8 +201,10 @@ class _Engine:
                 publisher,
                 retention,
                 mirrors,
+                catalogs,
             ),
         )
+        catalogs.stop()
         mirrors.stop()
         retention.stop()
         measures.stop()

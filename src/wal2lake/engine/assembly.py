@@ -17,6 +17,7 @@ from wal2lake.catalog import Catalog
 from wal2lake.engine.columndefaults import EvaluatedDefaults
 from wal2lake.engine.followedtables import FollowedTables
 from wal2lake.lake import JarSource, KeyIndex, locate_jars
+from wal2lake.lake.catalogs import CatalogOptions, ExternalCatalog, GlueCatalog
 from wal2lake.lake.compaction import Compactor
 from wal2lake.lake.iceberg import IcebergMirror
 from wal2lake.lake.spark import (
@@ -40,7 +41,7 @@ from wal2lake.model import Oid
 from wal2lake.observe import KeyedLocks, LockRank, get_logger
 from wal2lake.observe.telemetry import Telemetry
 from wal2lake.pg import limit_connecting
-from wal2lake.settings import Settings, fixed_at_start
+from wal2lake.settings import CatalogSettings, Settings, fixed_at_start
 from wal2lake.tablesync.worker import TableSync
 
 _NAMED_JARS: Final = 3
@@ -92,6 +93,13 @@ def _own_tables(settings: Settings) -> str:
     if is_object_store(settings.warehouse):
         return str(settings.run_directory / "spark" / "warehouse")
     return settings.warehouse
+
+
+def catalog_client(settings: CatalogSettings) -> ExternalCatalog:
+    """Return the client of the catalog that the settings name.
+
+    Raises FeatureNotSupportedError if a library is missing."""
+    return GlueCatalog(CatalogOptions.of(settings))
 
 
 @dataclass(frozen=True, slots=True)

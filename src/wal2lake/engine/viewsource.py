@@ -27,6 +27,7 @@ from wal2lake.catalog import (
     Progress,
     ProgressFile,
     Publication,
+    RegisteredTable,
     ReplicationOrigin,
     Role,
     RoleMember,
@@ -37,6 +38,7 @@ from wal2lake.catalog import (
     SubscriptionStats,
     SyncSnapshot,
     TableDef,
+    read_registered,
 )
 from wal2lake.catalog.mapped.progress import progress_path
 from wal2lake.changelog import (
@@ -281,6 +283,11 @@ class ViewSource:
         with self._guard:
             self._clock.learn(load_seen(self._run_directory, now))
             return self._clock.follow(present, now)
+
+    def registered(self) -> Sequence[RegisteredTable]:
+        """From the file of the worker that registers them."""
+        tables = read_registered(self._settings.registered_file).tables
+        return [tables[name] for name in sorted(tables)]
 
     @property
     def engine_pid(self) -> int:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
+from wal2lake.catalog import NOTHING_REGISTERED, RegisteredTables
 from wal2lake.model import INVALID_LSN, Lsn, Oid, SyncState
 
 
@@ -267,3 +268,5 @@ class NodeFacts:
     settings_error: str | None = None
     """Why wal2lake.toml cannot be read: the facts that depend on settings are those of the
     defaults, and the next start would fail."""
+    registered: RegisteredTables = NOTHING_REGISTERED
+    """Tables and their entries in the catalog of [catalog]."""

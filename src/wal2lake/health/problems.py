@@ -19,6 +19,7 @@ from wal2lake.health.problem import (
     ProblemKind,
     Severity,
 )
+from wal2lake.health.rules.catalogs import catalog_problems
 from wal2lake.health.rules.node import node_problems
 from wal2lake.health.rules.publisher import publisher_problems
 from wal2lake.health.rules.subscription import subscription_problems
@@ -47,3 +48,4 @@ def _all(facts: NodeFacts, now: datetime) -> Iterator[Problem]:
     for subscription in facts.subscriptions:
         yield from subscription_problems(facts, subscription, now)
     yield from publisher_problems(facts, now)
+    yield from catalog_problems(facts)

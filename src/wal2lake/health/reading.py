@@ -47,6 +47,7 @@ from wal2lake.health.collecting.reports import ReportReader, Reports
 from wal2lake.health.collecting.surroundings import (
     CertificateEnd,
     LogSizes,
+    RegisteredFile,
     child_named,
     disks,
     rss_bytes,
@@ -89,6 +90,7 @@ class FactReader:
         self._reports = ReportReader(node.run_directory)
         self._logs = LogSizes()
         self._certificate = CertificateEnd()
+        self._registered = RegisteredFile()
         self._changes = LastChanges()
         self._tables = KnownTables()
         self._lock = threading.Lock()
@@ -178,6 +180,7 @@ class FactReader:
             web_urls=() if web is None else web.urls,
             web_error=None if web is None else web.error,
             settings_error=self._settings_error,
+            registered=self._registered.read(settings.registered_file),
         )
 
     def _check_settings_file(self) -> None:

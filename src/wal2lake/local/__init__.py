@@ -8,6 +8,8 @@ speaks the protocol, applies a replicated change.
     transaction/  the transaction of a session; start here
     commits/      commits it into its tables, all or none; prepared transactions
     concurrency/  snapshots, locks, sequences and turns that sessions share
+    catalogs/     entries of the tables in catalogs of others
+    mirrors/      tables as readers of Iceberg see them
     retention/    VACUUM: states and files that nobody needs any more
     node          the parts of the running engine that a command can reach
     access        privilege checks

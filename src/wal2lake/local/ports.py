@@ -156,6 +156,10 @@ class MirrorParts(HasSettings, HasCatalog, Protocol):
     mirrors: IcebergMirror
 
 
+class RegisterParts(HasSettings, HasTables, Protocol):
+    """The tables, and the settings of the catalog in which they are registered."""
+
+
 class TableDefinitions(Definitions, TableLocks, HasSettings, HasBranches, Protocol):
     """Commands that create, alter or drop tables."""
 

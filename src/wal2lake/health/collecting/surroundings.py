@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
+from wal2lake.catalog import NOTHING_REGISTERED, RegisteredTables, read_registered
 from wal2lake.health.facts import DiskFacts
 from wal2lake.settings import Settings, file_url_path
 
@@ -124,6 +125,24 @@ class LogSizes:
         wanted = {str(directory) for directory in directories}
         for directory in self._sealed.keys() - wanted:
             del self._sealed[directory]
+
+
+class RegisteredFile:
+    """Tables that are registered in a catalog of others, read again when the file changes."""
+
+    def __init__(self) -> None:
+        self._read: tuple[tuple[str, int, int], RegisteredTables] | None = None
+
+    def read(self, path: Path) -> RegisteredTables:
+        """Return the tables; a file that does not exist has none."""
+        try:
+            status = path.stat()
+        except OSError:
+            return NOTHING_REGISTERED
+        identity = (str(path), status.st_ino, status.st_mtime_ns)
+        if self._read is None or self._read[0] != identity:
+            self._read = (identity, read_registered(path))
+        return self._read[1]
 
 
 class CertificateEnd:

@@ -24,6 +24,7 @@ from wal2lake.catalog import (
     PreparedCommit,
     Progress,
     Publication,
+    RegisteredTable,
     ReplicationOrigin,
     Role,
     RoleMember,
@@ -291,6 +292,10 @@ class CatalogSource(Protocol):
 
     def problems(self) -> Sequence[Problem]:
         """Return the present problems of the node, the worst first."""
+        ...
+
+    def registered(self) -> Sequence[RegisteredTable]:
+        """Return the tables that are registered in a catalog of others, by name."""
         ...
 
     def standbys(self) -> Standbys | None:

@@ -83,6 +83,9 @@ problems
     kind text, severity text, subid oid, subname name, schemaname name, tablename name,
     subject text, stage text, since timestamptz, message text, detail text, sqlstate text,
     concern text, remedy text, hint text
+catalog_tables
+    schemaname name, tablename name, registered_name text, state text, since timestamptz,
+    error text, sqlstate text, hint text
 """
 
 

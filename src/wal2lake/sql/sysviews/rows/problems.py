@@ -1,6 +1,7 @@
-"""Rows of wal2lake.problems: what is wrong, and what repairs it.
+"""Rows of wal2lake.problems and wal2lake.catalog_tables: what is wrong, and what is registered.
 
-Comes in: the problems that every surface shows (``health``). Goes out: a row for each. Errors may
+Comes in: the problems that every surface shows (``health``), and the tables that are registered in
+a catalog of others. Goes out: a row for each. Errors may
 quote values of rows, and a path is no user's business, so that a role without pg_read_all_stats
 sees the problems of its own subscriptions only.
 """
@@ -8,6 +9,7 @@ sees the problems of its own subscriptions only.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
 from typing import Final
 
 from wal2lake.sql.sysviews.rows.relations import Row
@@ -43,6 +45,24 @@ def problems(moment: Moment) -> Iterator[Row]:
         }
 
 
+def catalog_tables(moment: Moment) -> Iterator[Row]:
+    """Yield the tables with their entries. A role without pg_read_all_stats sees no errors, which
+    may name servers."""
+    sees_all = moment.sees_all("catalog_tables")
+    for table in moment.source.registered():
+        yield {
+            "schemaname": table.schema,
+            "tablename": table.table,
+            "registered_name": table.registered_name,
+            "state": str(table.state),
+            "since": datetime.fromtimestamp(table.since, UTC),
+            "error": table.error if sees_all else None,
+            "sqlstate": table.sqlstate,
+            "hint": table.hint if sees_all else None,
+        }
+
+
 PROBLEM_ROWS: Final[Mapping[str, Callable[[Moment], Iterator[Row]]]] = {
-    "problems": problems
+    "problems": problems,
+    "catalog_tables": catalog_tables,
 }

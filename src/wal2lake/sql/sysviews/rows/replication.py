@@ -623,12 +623,13 @@ GUARDED: Final[Mapping[str, Oid]] = {
     "subscription_errors": PG_READ_ALL_STATS,
     "sync_progress": PG_READ_ALL_STATS,
     "problems": PG_READ_ALL_STATS,
+    "catalog_tables": PG_READ_ALL_STATS,
     "coercions": PG_READ_ALL_DATA,
     "conflicts": PG_READ_ALL_DATA,
     "messages": PG_READ_ALL_DATA,
 }
-"""Views with rows that only a subscription's owner may see, and the predefined role that sees all
-rows."""
+"""Views with rows or values that only a subscription's owner may see, and the predefined role that
+sees all of them."""
 
 LIVE_ROWS: Final[Mapping[str, Callable[[Moment], Iterator[Row]]]] = {
     maker.__name__: maker

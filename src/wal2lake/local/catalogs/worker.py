@@ -1,0 +1,161 @@
+"""Registers the tables in a catalog of others, in the background.
+
+Takes the node; gives lines in the log, and the file of what is registered. A round begins every
+``catalog.interval_ms``, and asks the catalog only about tables that have changed; every
+``catalog.sweep_interval_ms`` it compares all entries. After a failure the next attempt waits twice
+as long as the one before, up to ``_MOST_SECONDS``. Nothing else waits for the catalog, and DROP
+TABLE does not wait for this worker, which opens no file of a table but its log.
+
+    settings name another catalog     what was registered in the one before stays there
+    settings name none                the same; the file is emptied
+
+Called by the engine.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+from wal2lake.catalog import RegisteredTables, read_registered, write_registered
+from wal2lake.errors import Wal2LakeError
+from wal2lake.lake.catalogs import CatalogUnavailable, ExternalCatalog
+from wal2lake.local.catalogs.registry import Registry
+from wal2lake.local.catalogs.wanted import WantedEntries
+from wal2lake.local.concurrency.rounds import Rounds
+from wal2lake.local.ports import RegisterParts
+from wal2lake.observe import RepeatedErrors, get_logger
+from wal2lake.settings import CatalogSettings, Settings
+
+_FIRST_SECONDS: Final = 1.0
+"""Pause after a first failure."""
+
+_MOST_SECONDS: Final = 300.0
+"""Longest pause: a catalog that is back is brought up to date within this time. A guess."""
+
+OpenCatalog = Callable[[CatalogSettings], ExternalCatalog]
+"""Makes the client of the catalog that the settings name."""
+
+
+class CatalogWorker:
+    """The background work, from ``start`` to ``stop``, which ends it between two entries."""
+
+    def __init__(
+        self,
+        node: RegisterParts,
+        open_catalog: OpenCatalog,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._node = node
+        self._open = open_catalog
+        self._clock = clock
+        self._wanted = WantedEntries(node)
+        self._path = node.settings.registered_file
+        self._saved = read_registered(self._path)
+        self._client: ExternalCatalog | None = None
+        self._client_for: CatalogSettings | None = None
+        self._sweep_at = self._retry_at = 0.0
+        self._pause = _FIRST_SECONDS
+        self._repeated = RepeatedErrors()
+        self._log = get_logger().bind(worker="catalog")
+        self._rounds = Rounds(
+            "registering",
+            self.round,
+            lambda: self._settings.interval_ms / 1000,
+            self._log,
+        )
+        self.start = self._rounds.start
+
+    def stop(self) -> None:
+        """End the work between two requests."""
+        self._rounds.stop()
+
+    def reload(self, settings: Settings) -> None:
+        """Look at the settings, which the node has already, at once."""
+        self._retry_at = 0.0
+        self._rounds.hurry()
+
+    def round(self) -> None:
+        """Register what has changed."""
+        settings, now = self._settings, self._clock()
+        if settings != self._client_for:
+            self._begin(settings)
+        if settings.type == "none":
+            return
+        sweep = now >= self._sweep_at
+        wanted = self._wanted.read(anew=sweep)
+        registry = Registry(
+            self._node.catalog.system_identifier, self._saved.tables, self._rounds.check
+        )
+        registry.note(wanted)
+        if now < self._retry_at or not (sweep or registry.is_behind):
+            self._save(registry)
+            return
+        self._save(registry)
+        try:
+            registry.follow(self._catalog(settings), wanted, sweep=sweep)
+        except Wal2LakeError as error:
+            registry.fail(error)
+            self._failed(error)
+        else:
+            self._followed(sweep)
+        finally:
+            self._save(registry)
+
+    @property
+    def _settings(self) -> CatalogSettings:
+        return self._node.settings.catalog
+
+    def _begin(self, settings: CatalogSettings) -> None:
+        """Begin with other settings. Entries of another catalog are forgotten."""
+        if self._client is not None:
+            self._client.close()
+        self._client, self._client_for = None, settings
+        self._sweep_at = self._retry_at = 0.0
+        self._pause = _FIRST_SECONDS
+        if settings.target != self._saved.target:
+            self._write(RegisteredTables(settings.target, settings.shown))
+
+    def _catalog(self, settings: CatalogSettings) -> ExternalCatalog:
+        if self._client is None:
+            self._client = self._open(settings)
+        return self._client
+
+    def _failed(self, error: Wal2LakeError) -> None:
+        self._repeated.say(
+            self._log, "the catalog could not be brought up to date", error
+        )
+        if isinstance(error, CatalogUnavailable) and self._client is not None:
+            # The next attempt makes a new connection, with new credentials.
+            self._client.close()
+            self._client = None
+        self._retry_at = self._clock() + self._pause * random.uniform(0.8, 1.2)
+        self._pause = min(self._pause * 2, _MOST_SECONDS)
+
+    def _followed(self, sweep: bool) -> None:
+        self._repeated.passed(self._log)
+        self._pause, self._retry_at = _FIRST_SECONDS, 0.0
+        if sweep:
+            self._sweep_at = self._clock() + self._settings.sweep_interval_ms / 1000
+
+    def _save(self, registry: Registry) -> None:
+        saved = self._saved
+        if registry.tables != saved.tables:
+            self._write(replace(saved, tables=dict(registry.tables)))
+
+    def _write(self, content: RegisteredTables) -> None:
+        before = self._saved.tables
+        write_registered(self._path, content)
+        self._saved = content
+        for name, table in content.tables.items():
+            if name not in before or before[name].state is not table.state:
+                self._log.info(
+                    "catalog entry",
+                    table=name,
+                    entry=table.registered_name,
+                    state=str(table.state),
+                    error=table.error,
+                )
