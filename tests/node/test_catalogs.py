@@ -58,6 +58,8 @@ def test_glue_follows_the_tables_through_an_outage(
 ) -> None:
     settings = {
         "spark.driver_memory": "1g",
+        "catalog.type": "glue",
+        "catalog.credentials_command": f"echo '{CREDENTIALS}'",
         "catalog.region": "eu-central-1",
         "catalog.prefix": "lake_",
         "catalog.interval_ms": "200",
@@ -65,14 +67,7 @@ def test_glue_follows_the_tables_through_an_outage(
     with TcpProxy("127.0.0.1", server.port) as proxy:
         settings["catalog.uri"] = f"http://127.0.0.1:{proxy.port}"
         with Node(tmp_path / "data", settings=settings) as node:
-            node.init()
-            # It holds a secret, so no command line has it.
-            with (tmp_path / "data" / "wal2lake.toml").open("a") as file:
-                file.write(
-                    "\n[catalog]\ntype = 'glue'\n"
-                    f"credentials_command = '''echo '{CREDENTIALS}' '''\n"
-                )
-            node.start()
+            node.init().start()
             node.sql("create table towns (id int primary key, name text)")
             wait_until(lambda: columns(client, "towns"), timeout_seconds=SECONDS)
             assert columns(client, "towns") == [("id", "int"), ("name", "string")]

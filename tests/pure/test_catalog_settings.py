@@ -39,6 +39,39 @@ def test_a_uri_has_no_password(tmp_path: Path) -> None:
     assert caught.value.hint == "Allowed is a URL without user and password."
 
 
+def test_hive_needs_its_servers(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        read(tmp_path, 'type = "hive"')
+    assert (
+        str(caught.value) == 'parameter "catalog.uri" must be set for the catalog hive'
+    )
+    assert caught.value.hint == 'Set "uri" of [catalog], or "type" to none.'
+    text = 'type = "hive"\nuri = "thrift://a:9083,thrift://b:9083"'
+    assert (
+        read(tmp_path, text).catalog.shown == "hive at thrift://a:9083,thrift://b:9083"
+    )
+
+
+def test_unity_needs_its_server_and_its_name(tmp_path: Path) -> None:
+    for text, missing in (("", "uri"), ('uri = "http://h:8080"', "name")):
+        with pytest.raises(ConfigurationError, match=f"catalog.{missing}"):
+            read(tmp_path, f'type = "unity"\n{text}')
+
+
+def test_a_token_and_a_command_exclude_each_other(tmp_path: Path) -> None:
+    text = 'type = "unity"\nuri = "http://h:8080"\nname = "lake"\ntoken = "t"'
+    assert read(tmp_path, text).catalog.token == "t"
+    with pytest.raises(ConfigurationError) as caught:
+        read(tmp_path, f'{text}\ncredentials_command = "c"')
+    assert caught.value.hint == "Remove one of the two from [catalog]."
+
+
+def test_the_token_is_on_no_command_line(tmp_path: Path) -> None:
+    read(tmp_path, "")
+    with pytest.raises(ConfigurationError, match="cannot be set on the command line"):
+        load(tmp_path, {}, {"catalog.token": "t"})
+
+
 def test_the_command_is_not_shown(tmp_path: Path) -> None:
     before = read(tmp_path, "")
     after = read(tmp_path, 'credentials_command = "echo secret"')

@@ -20,6 +20,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Final, Protocol
@@ -170,7 +171,7 @@ class _Engine:
         mirrors = MirrorWorker(node)
         assembly.tables.register_background(mirrors)
         mirrors.start()
-        catalogs = CatalogWorker(node, catalog_client)
+        catalogs = CatalogWorker(node, partial(catalog_client, spark))
         catalogs.start()
         state = RunningEngine(assembly, publisher, self._listener)
         measures = EngineMeasures(

@@ -17,7 +17,12 @@ from wal2lake.catalog import Catalog
 from wal2lake.engine.columndefaults import EvaluatedDefaults
 from wal2lake.engine.followedtables import FollowedTables
 from wal2lake.lake import JarSource, KeyIndex, locate_jars
-from wal2lake.lake.catalogs import CatalogOptions, ExternalCatalog, GlueCatalog
+from wal2lake.lake.catalogs import (
+    CatalogOptions,
+    ExternalCatalog,
+    GlueCatalog,
+    UnityCatalog,
+)
 from wal2lake.lake.compaction import Compactor
 from wal2lake.lake.iceberg import IcebergMirror
 from wal2lake.lake.spark import (
@@ -25,6 +30,7 @@ from wal2lake.lake.spark import (
     BranchKeys,
     DeltaBatches,
     DeltaTables,
+    HiveCatalog,
     Queries,
     SessionOptions,
     SparkExecutors,
@@ -95,11 +101,16 @@ def _own_tables(settings: Settings) -> str:
     return settings.warehouse
 
 
-def catalog_client(settings: CatalogSettings) -> ExternalCatalog:
+def catalog_client(spark: SparkSession, settings: CatalogSettings) -> ExternalCatalog:
     """Return the client of the catalog that the settings name.
 
     Raises FeatureNotSupportedError if a library is missing."""
-    return GlueCatalog(CatalogOptions.of(settings))
+    options = CatalogOptions.of(settings)
+    if settings.type == "hive":
+        return HiveCatalog(spark, options)
+    if settings.type == "unity":
+        return UnityCatalog(options)
+    return GlueCatalog(options)
 
 
 @dataclass(frozen=True, slots=True)

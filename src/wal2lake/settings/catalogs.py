@@ -17,8 +17,16 @@ _INT_MAX: Final = 2**31 - 1
 
 _SCHEMES: Final[Mapping[str, tuple[str, ...]]] = {
     "glue": ("http://", "https://"),
+    "hive": ("thrift://",),
+    "unity": ("http://", "https://"),
 }
 """How the URI of each type of catalog begins."""
+
+_NEEDS: Final[Mapping[str, tuple[str, ...]]] = {
+    "hive": ("uri",),
+    "unity": ("uri", "name"),
+}
+"""Settings that must not be empty, by type."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,21 +35,24 @@ class CatalogSettings:
 
     type: str = setting(
         "none",
-        "Catalog in which all tables are registered: glue (AWS Glue), or none.",
+        "Catalog in which all tables are registered: glue (AWS Glue), hive (a Hive"
+        " metastore), unity (Unity Catalog), or none.",
         choices=("none", *_SCHEMES),
         receivers=False,
     )
     uri: str = setting(
         "",
-        "Where the catalog is. glue: URL of a server that speaks Glue's protocol; empty: AWS.",
+        "Where the catalog is. glue: URL of a server that speaks Glue's protocol; empty: AWS. hive:"
+        " thrift://host:9083, or several of them, comma-separated. unity: URL of the server,"
+        " without a path.",
         pattern=r"[^\s@]*",
         allowed="a URL without user and password",
         receivers=False,
     )
     name: str = setting(
         "",
-        "Name of the catalog. glue: the id of the account that has it; empty: the account of the"
-        " credentials.",
+        "Name of the catalog. unity: the catalog that has the schemas, which must exist. glue: the"
+        " id of the account that has it; empty: the account of the credentials.",
         pattern=r"[^\s/`\"']*",
         allowed="a name without spaces, quotes and slashes",
         receivers=False,
@@ -61,11 +72,20 @@ class CatalogSettings:
         allowed="a name like eu-central-1",
         receivers=False,
     )
+    token: str = setting(
+        "",
+        "unity: token that lets the node in; empty: none, or that of credentials_command.",
+        pattern=r"[!-~]*",
+        allowed="a token without spaces",
+        receivers=False,
+        secret=True,
+        command_line=False,
+    )
     credentials_command: str = setting(
         "",
-        "Shell command that prints the credentials. glue: as JSON, as a credential_process of"
-        " AWS's programs does; empty: credentials are found as AWS's own programs find them. It"
-        " has 30 seconds.",
+        "Shell command that prints the credentials. unity: the token. glue: JSON, as a"
+        " credential_process of AWS's programs prints it; empty: credentials are found as AWS's own"
+        " programs find them. The command has 30 seconds.",
         pattern=r"[^\r\n]*",
         allowed="a command in one line",
         receivers=False,
@@ -113,6 +133,17 @@ def check_catalog(catalog: CatalogSettings) -> None:
     """Raise ConfigurationError if settings of the catalog do not go together."""
     if catalog.type == "none":
         return
+    for name in _NEEDS.get(catalog.type, ()):
+        if not getattr(catalog, name):
+            raise ConfigurationError(
+                f'parameter "catalog.{name}" must be set for the catalog {catalog.type}',
+                hint=f'Set "{name}" of [catalog], or "type" to none.',
+            )
+    if catalog.token and catalog.credentials_command:
+        raise ConfigurationError(
+            'parameters "catalog.token" and "catalog.credentials_command" exclude each other',
+            hint="Remove one of the two from [catalog].",
+        )
     begins = _SCHEMES[catalog.type]
     if catalog.uri and not catalog.uri.startswith(begins):
         raise ConfigurationError(

@@ -29,7 +29,8 @@ from wal2lake.lake.catalogs.port import (
     ExternalCatalog,
     FoundEntry,
 )
-from wal2lake.lake.catalogs.types import hive_type
+from wal2lake.lake.catalogs.types import hive_type, unity_column
+from wal2lake.lake.catalogs.unity import UnityCatalog
 
 __all__ = [
     "NODE",
@@ -45,11 +46,13 @@ __all__ = [
     "ExternalCatalog",
     "FoundEntry",
     "GlueCatalog",
+    "UnityCatalog",
     "entry_of",
     "hive_properties",
     "hive_type",
     "not_let_in",
     "step_after",
     "step_for",
+    "unity_column",
     "unreachable",
 ]

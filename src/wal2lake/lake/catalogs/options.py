@@ -22,6 +22,7 @@ class CatalogOptions:
     uri: str = ""
     name: str = ""
     region: str = ""
+    token: str = field(default="", repr=False)
     command: str = field(default="", repr=False)
     timeout_seconds: float = 30.0
 
@@ -33,6 +34,7 @@ class CatalogOptions:
             settings.uri,
             settings.name,
             settings.region,
+            settings.token,
             settings.credentials_command,
             settings.timeout_ms / 1000,
         )

@@ -1,21 +1,25 @@
 """Writes types of columns as catalogs have them.
 
-Comes in: a type in Spark's DDL. Goes out: its name in Hive's words, which Glue uses, too. A type
-that Hive does not have (VARIANT, intervals, times) is shown as string: readers take the type from
-the table's own log. Pure.
+Comes in: a type in Spark's DDL. Goes out: its name in Hive's words, which Glue uses, too, or a
+column as Unity Catalog has it. A type that the catalog does not have (Hive: VARIANT, intervals,
+times) is shown as string: readers take the type from the table's own log. Pure.
 
-Source: Hive language manual, "Data Types".
+Sources: Hive language manual, "Data Types"; unitycatalog, ``api/all.yaml``, ColumnInfo, whose
+``type_json`` is a field as Spark's StructField writes it.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 
 from wal2lake.errors import UndefinedObjectError
+from wal2lake.lake.catalogs.port import EntryColumn
+from wal2lake.lake.delta.schema import field_json, json_of
 from wal2lake.pgtypes import arrow_from_ddl
 
 _UNKNOWN: Final = "string"
@@ -37,6 +41,28 @@ _HIVE: Final[Mapping[pa.DataType, str]] = {
     pa.string(): "string",
     pa.binary(): "binary",
 }
+
+_UNITY: Final[Mapping[str, str]] = {
+    "boolean": "BOOLEAN",
+    "byte": "BYTE",
+    "short": "SHORT",
+    "integer": "INT",
+    "long": "LONG",
+    "float": "FLOAT",
+    "double": "DOUBLE",
+    "date": "DATE",
+    "timestamp": "TIMESTAMP",
+    "timestamp_ntz": "TIMESTAMP_NTZ",
+    "string": "STRING",
+    "binary": "BINARY",
+    "variant": "VARIANT",
+    "array": "ARRAY",
+    "map": "MAP",
+    "struct": "STRUCT",
+}
+"""ColumnTypeName by the name of a type in Delta's schema."""
+
+_DECIMAL: Final = re.compile(r"decimal\((\d+),(\d+)\)")
 
 
 def hive_type(spark_ddl: str) -> str:
@@ -71,3 +97,32 @@ def _hive(arrow: pa.DataType) -> str | None:
 def _of(name: str, parts: tuple[str | None, ...]) -> str | None:
     known = [part for part in parts if part is not None]
     return f"{name}<{','.join(known)}>" if len(known) == len(parts) else None
+
+
+def unity_column(column: EntryColumn, position: int) -> dict[str, Any]:
+    """Return a column as ColumnInfo."""
+    text = column.spark_ddl
+    try:
+        kind = json_of(text)
+    except (UndefinedObjectError, LookupError):
+        text, kind = _UNKNOWN, _UNKNOWN
+    found = {
+        "name": column.name,
+        "type_text": text,
+        "type_json": json.dumps(
+            {**field_json(column.name, kind, {}), "nullable": column.nullable}
+        ),
+        "position": position,
+        "nullable": column.nullable,
+    }
+    name = kind if isinstance(kind, str) else str(kind["type"])
+    decimal = _DECIMAL.fullmatch(name)
+    if decimal is None:
+        return {**found, "type_name": _UNITY.get(name, "STRING")}
+    precision, scale = map(int, decimal.groups())
+    return {
+        **found,
+        "type_name": "DECIMAL",
+        "type_precision": precision,
+        "type_scale": scale,
+    }

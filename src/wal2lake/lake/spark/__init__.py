@@ -6,6 +6,7 @@ pools. Never: decides what to write.
 
     session       the JVM and its settings; ``classarchive`` makes it start faster
     objectstores  what it needs to read tables in S3
+    hive          tables in a Hive metastore
     errors        translates Spark's errors to PostgreSQL's, with ``texts``
     executors     runs functions in executors
     query         SQL text in, Arrow batches out; ``warmup`` runs one at a start
@@ -27,6 +28,7 @@ from wal2lake.lake.spark.classarchive import class_archive_path
 from wal2lake.lake.spark.delta.deltatables import DeltaTables
 from wal2lake.lake.spark.executors import SparkExecutors
 from wal2lake.lake.spark.expressions import SparkExpressions
+from wal2lake.lake.spark.hive import HiveCatalog
 from wal2lake.lake.spark.objectstores import access_to
 from wal2lake.lake.spark.query import Queries, relation
 from wal2lake.lake.spark.session import (
@@ -44,6 +46,7 @@ __all__ = [
     "Branches",
     "DeltaBatches",
     "DeltaTables",
+    "HiveCatalog",
     "Key",
     "Overtaken",
     "Queries",

@@ -42,6 +42,9 @@ class WantedEntries:
 
     def _entries(self) -> Iterator[tuple[str, CatalogEntry | None]]:
         for table in self._node.catalog.tables():
+            if table.partition_of is not None:
+                # Its rows are those of the partitioned table, which has an entry.
+                continue
             name = table.qualified
             known = self._known.get(name)
             if known is not None and known[0] == table:

@@ -1,0 +1,246 @@
+"""Registers tables in a Hive metastore, by the client that Spark brings.
+
+Implements ``lake.catalogs.ExternalCatalog``. The JVM of the session has Hive's client on its class
+path, with its authentication (Kerberos, as hive-site.xml on the class path says). So the node needs
+no Thrift library of its own. The client's version is 2.3; ``get_table_req`` is used where later
+servers have nothing else.
+
+An entry looks like a table that Spark itself has made of Delta's: the provider among the
+properties, the place among those of the storage (``path``), where Spark looks for it. All columns
+are plain ones, since partitions of a Delta table are in its log.
+
+Paths in S3 begin with ``s3a://``, which is how Hadoop names its connector; Trino takes both.
+
+Sources: hive_metastore.thrift; Spark's HiveExternalCatalog.scala; Trino's Delta Lake connector.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark.sql import SparkSession
+
+from wal2lake.lake.catalogs import (
+    CatalogEntry,
+    CatalogOptions,
+    EntryChanged,
+    EntryName,
+    EntryRefused,
+    FoundEntry,
+    hive_properties,
+    hive_type,
+    unreachable,
+)
+from wal2lake.lake.catalogs.entries import NODE
+
+_INPUT: Final = "org.apache.hadoop.mapred.SequenceFileInputFormat"
+_OUTPUT: Final = "org.apache.hadoop.hive.ql.io.HiveSequenceFileOutputFormat"
+_SERDE: Final = "org.apache.hadoop.hive.serde2.lazy.LazySimpleSerDe"
+
+_API: Final = "org.apache.hadoop.hive.metastore.api"
+
+_MISSING: Final = (f"{_API}.NoSuchObjectException", f"{_API}.UnknownDBException")
+
+_EXISTS: Final = f"{_API}.AlreadyExistsException"
+
+_ITS_OWN: Final = (
+    f"{_API}.InvalidObjectException",
+    f"{_API}.InvalidOperationException",
+    f"{_API}.InvalidInputException",
+    f"{_API}.MetaException",
+    *_MISSING,
+)
+"""Answers of the server about one request. After others the connection is of no use."""
+
+
+class HiveCatalog:
+    """A Hive metastore."""
+
+    def __init__(self, spark: SparkSession, options: CatalogOptions) -> None:
+        """Connect to nothing yet."""
+        self._jvm: Any = spark._jvm
+        self._options = options
+        self._connection: Any = None
+        self._thrift: Any = None
+
+    def find(self, name: EntryName) -> FoundEntry | None:
+        """Return what the catalog has under a name."""
+        table = self._call(lambda thrift: self._get(thrift, name), missing=True)
+        if table is None:
+            return None
+        storage = table.getSd()
+        serde = storage.getSerdeInfo()
+        parameters = {} if serde is None else dict(serde.getParameters() or {})
+        columns = tuple((c.getName(), c.getType()) for c in storage.getCols() or ())
+        return FoundEntry(
+            parameters.get("path", storage.getLocation() or ""),
+            columns,
+            dict(table.getParameters() or {}),
+            table,
+        )
+
+    def shows(self, found: FoundEntry, entry: CatalogEntry) -> bool:
+        """Whether what was found is the entry."""
+        return (
+            found.location == _location(entry)
+            and found.columns == _columns(entry)
+            and hive_properties(entry).items() <= found.properties.items()
+        )
+
+    def create(self, entry: CatalogEntry) -> None:
+        """Make an entry that does not exist, and its database if that does not exist either."""
+        self._make_database(entry)
+        table = self._class("Table")()
+        table.setDbName(entry.name.database)
+        table.setTableName(entry.name.table)
+        table.setOwner("wal2lake")
+        self._fill(table, entry)
+        self._call(
+            lambda thrift: thrift.create_table_with_environment_context(table, None)
+        )
+
+    def change(self, entry: CatalogEntry, found: FoundEntry) -> None:
+        """Replace what was found."""
+        name = entry.name
+        context = self._class("EnvironmentContext")(self._jvm.java.util.HashMap())
+        # Statistics of the table's files are not the metastore's to count.
+        context.putToProperties("DO_NOT_UPDATE_STATS", "true")
+        table = self._fill(found.original, entry)
+        self._call(
+            lambda thrift: thrift.alter_table_with_environment_context(
+                name.database, name.table, table, context
+            )
+        )
+
+    def remove(self, name: EntryName, found: FoundEntry) -> None:
+        """Remove what was found; no file is touched."""
+        self._call(
+            lambda thrift: thrift.drop_table_with_environment_context(
+                name.database, name.table, False, None
+            ),
+            missing=True,
+        )
+
+    def close(self) -> None:
+        """Close the connection."""
+        connection, self._connection, self._thrift = self._connection, None, None
+        if connection is not None:
+            try:
+                connection.close()
+            except Py4JError:
+                return
+
+    def _make_database(self, entry: CatalogEntry) -> None:
+        name = entry.name.database
+        if self._call(lambda thrift: thrift.get_database(name), missing=True):
+            return
+        database = self._class("Database")()
+        database.setName(name)
+        database.setParameters(self._map({NODE: entry.properties[NODE]}))
+        # Without a place the metastore chooses one; no table of the node is in it.
+        try:
+            self._call(lambda thrift: thrift.create_database(database))
+        except EntryChanged:
+            return
+
+    def _get(self, thrift: Any, name: EntryName) -> Any:
+        request = self._class("GetTableRequest")(name.database, name.table)
+        return thrift.get_table_req(request).getTable()
+
+    def _fill(self, table: Any, entry: CatalogEntry) -> Any:
+        """Let a table show an entry; what others have added stays."""
+        kept = dict(table.getParameters() or {})
+        table.setTableType("EXTERNAL_TABLE")
+        table.setParameters(self._map({**kept, **hive_properties(entry)}))
+        table.setPartitionKeys(self._jvm.java.util.ArrayList())
+        columns = self._jvm.java.util.ArrayList()
+        for name, kind in _columns(entry):
+            columns.add(self._class("FieldSchema")(name, kind, ""))
+        serde = self._class("SerDeInfo")()
+        serde.setSerializationLib(_SERDE)
+        serde.setParameters(
+            self._map({"path": _location(entry), "serialization.format": "1"})
+        )
+        storage = self._class("StorageDescriptor")()
+        storage.setCols(columns)
+        storage.setLocation(_location(entry))
+        storage.setInputFormat(_INPUT)
+        storage.setOutputFormat(_OUTPUT)
+        storage.setSerdeInfo(serde)
+        storage.setNumBuckets(-1)
+        storage.setBucketCols(self._jvm.java.util.ArrayList())
+        storage.setSortCols(self._jvm.java.util.ArrayList())
+        storage.setParameters(self._map({}))
+        table.setSd(storage)
+        return table
+
+    def _class(self, name: str) -> Any:
+        """Return a class of the metastore's interface."""
+        return getattr(self._jvm.org.apache.hadoop.hive.metastore.api, name)
+
+    def _map(self, values: dict[str, str]) -> Any:
+        found = self._jvm.java.util.HashMap()
+        for key, value in values.items():
+            found.put(key, value)
+        return found
+
+    def _call(self, call: Callable[[Any], Any], *, missing: bool = False) -> Any:
+        """Call the server. ``missing``: None if it says that the object does not exist."""
+        try:
+            return call(self._connected())
+        except Py4JJavaError as error:
+            raised = error.java_exception
+            kind = str(raised.getClass().getName())
+            if missing and kind in _MISSING:
+                return None
+            said = str(raised.getMessage() or kind).strip().partition("\n")[0]
+            raise self._failed(kind, said) from None
+        except Py4JError as error:
+            self.close()
+            raise unreachable("hive", str(error)) from None
+
+    def _failed(self, kind: str, said: str) -> Exception:
+        if kind == _EXISTS:
+            return EntryChanged(f"an entry has changed in the hive catalog: {said}")
+        if kind in _ITS_OWN and self._thrift is not None:
+            return EntryRefused(
+                f"the hive catalog has refused an entry: {said}",
+                hint="The entry is tried again later. Rename the table, or correct the"
+                " catalog.",
+            )
+        self.close()
+        return unreachable("hive", said)
+
+    def _connected(self) -> Any:
+        """Return Hive's client of the Thrift interface."""
+        if self._thrift is None:
+            hive = self._jvm.org.apache.hadoop.hive
+            conf = hive.conf.HiveConf()
+            seconds = max(1, round(self._options.timeout_seconds))
+            for name, value in {
+                "hive.metastore.uris": self._options.uri,
+                "hive.metastore.client.socket.timeout": f"{seconds}s",
+                # The worker repeats what has failed, at longer and longer intervals.
+                "hive.metastore.connect.retries": "1",
+                "hive.metastore.failure.retries": "0",
+                "hive.metastore.client.connect.retry.delay": "0s",
+            }.items():
+                conf.set(name, value)
+            self._connection = hive.metastore.HiveMetaStoreClient(conf)
+            # Its own methods call what servers of version 4 do not have any more.
+            client = self._connection.getClass().getDeclaredField("client")
+            client.setAccessible(True)
+            self._thrift = client.get(self._connection)
+        return self._thrift
+
+
+def _location(entry: CatalogEntry) -> str:
+    if entry.location.startswith("s3://"):
+        return f"s3a://{entry.location.removeprefix('s3://')}"
+    return entry.location
+
+
+def _columns(entry: CatalogEntry) -> tuple[tuple[str, str], ...]:
+    return tuple((c.name.lower(), hive_type(c.spark_ddl)) for c in entry.columns)
