@@ -29,8 +29,8 @@ TABLES = ("cl.item", "cl.event", "cl.note", 'cl."Übrige Dinge"')
 SMALL_BATCHES = 34
 """Commits of one table, so that its files are looked at once."""
 
-LARGE = 21_000
-"""Rows of a batch that Spark converts, and that does not fit into memory."""
+LARGE = 60_000
+"""Rows that a batch changes twice: more than the engine converts without Spark."""
 
 LOOKS = 500
 """At what is being copied, one after the other."""
@@ -181,6 +181,7 @@ def test_a_node_on_a_cluster(
     pg18.transactions(
         [
             f"update cl.item set v = reverse(v) where id <= {LARGE};"
+            f" update cl.item set n = n + 1 where id <= {LARGE};"
             " delete from cl.item where id between 30000 and 31000;"
             " insert into cl.event select i, now(), 'e' || i"
             f"  from generate_series(1, {LARGE}) i;"
