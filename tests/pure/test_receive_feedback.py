@@ -130,6 +130,8 @@ class World:
     """Ends of transactions that have been sent, or begun to be: they have committed."""
     logged: int = 1000
     applied: int = 1000
+    archived: int = 0
+    """End of the last transaction that the store has."""
 
     def step(self, kind: str, size: int) -> None:
         feedback = self.feedback
@@ -158,6 +160,11 @@ class World:
         elif kind == "apply":
             self.applied = min(self.applied + size, self.logged)
             feedback.applied = Lsn(self.applied)
+        elif kind == "archive":
+            # A segment at a time, perhaps not the newest.
+            done = [end for end in (1000, *self.ends) if end <= self.logged]
+            self.archived = max(self.archived, done[-1 - size % len(done)])
+            feedback.archived = Lsn(self.archived)
         elif kind == "send":
             feedback.last_sent = feedback.positions()
 
@@ -196,3 +203,52 @@ def test_whatever_happens_no_position_claims_too_much_or_goes_back(
             assert now.flush >= sent.flush
             assert now.apply >= sent.apply
             sent = now
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from((*KINDS, "archive")), st.integers(1, 300)),
+        max_size=60,
+    )
+)
+def test_with_a_store_no_position_is_reported_before_the_store_has_it(
+    events: list[tuple[str, int]],
+) -> None:
+    world, disk = World(), World()
+    world.feedback.waits_for_store = True
+    for one in (world, disk):
+        one.feedback.received = one.feedback.verified = Lsn(1000)
+    for kind, size in events:
+        world.step(kind, size)
+        disk.step(kind, size)
+        now, at_once = world.feedback.positions(), disk.feedback.positions()
+        assert now.write >= now.flush >= now.apply
+        assert not [end for end in world.ends if world.archived < end <= now.flush]
+        assert now.flush <= at_once.flush
+        # What other processes read does not wait.
+        assert world.feedback.durable() >= world.logged
+        if kind != "send":
+            continue
+        # Nothing is held back for ever.
+        if world.archived == world.logged:
+            assert now.flush >= world.logged
+
+
+def test_until_the_store_answers_nothing_is_reported_or_recorded() -> None:
+    feedback = Feedback(
+        logged=Lsn(100), applied=Lsn(100), received=Lsn(100), verified=Lsn(300)
+    )
+    feedback.waits_for_store = True
+    feedback.keepalive(Lsn(400))
+    assert feedback.positions() == FeedbackPositions(Lsn(400), Lsn(0), Lsn(0))
+    assert not feedback.needs_verification()
+    feedback.archived = Lsn(100)
+    assert feedback.positions() == FeedbackPositions(Lsn(400), Lsn(300), Lsn(300))
+    assert feedback.needs_verification()
+    feedback.data_arrived(Lsn(500))
+    feedback.data_logged(Lsn(500), open_transaction=False)
+    assert feedback.durable() == 500
+    feedback.last_sent = FeedbackPositions(Lsn(400), Lsn(300), Lsn(300))
+    assert feedback.positions() == FeedbackPositions(Lsn(500), Lsn(300), Lsn(300))
+    feedback.archived = feedback.applied = Lsn(500)
+    assert feedback.positions() == FeedbackPositions(Lsn(500), Lsn(500), Lsn(500))

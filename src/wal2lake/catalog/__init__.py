@@ -15,6 +15,7 @@ connects to a server, imports Spark or NumPy.
     published/         SQL about published states, local and prepared commits, conflicts
     remote/            SQL about publishers' schemas
     xids               numbers of transactions
+    images             copies for another machine
     definitions/       ALTER TABLE's changes of columns, publications, and earlier definitions
                        of all of them
     access/            roles, and the privileges that follow from them
@@ -56,6 +57,7 @@ from wal2lake.catalog.definitions.publications import (
     PublishedSchema,
     PublishedTable,
 )
+from wal2lake.catalog.images import RevivedCatalog, revive
 from wal2lake.catalog.mapped.progress import Progress, ProgressFile, read_progress
 from wal2lake.catalog.objects.historyrecords import (
     HISTORY_OF,
@@ -195,6 +197,7 @@ __all__ = [
     "RenameColumn",
     "ReplicationOrigin",
     "ReplicationSlot",
+    "RevivedCatalog",
     "Role",
     "RoleMember",
     "SchemaChange",
@@ -220,5 +223,6 @@ __all__ = [
     "plan_changes",
     "read_progress",
     "read_registered",
+    "revive",
     "write_registered",
 ]

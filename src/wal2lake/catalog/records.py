@@ -1,7 +1,6 @@
-"""The rows of the catalog, as immutable values.
+"""The rows of the catalog, as immutable values, which the store takes and returns.
 
-Names follow PostgreSQL's catalogs, and a field that PostgreSQL has keeps its meaning. The store
-takes and returns these values; SQL rows stay inside the store.
+Names follow PostgreSQL's catalogs, and a field that PostgreSQL has keeps its meaning.
 """
 
 from __future__ import annotations
@@ -39,8 +38,7 @@ class Role:
     superuser: bool
     password: str | None
     inherit: bool = True
-    """Default of the INHERIT option of its memberships: whether it has the privileges of the
-    roles."""
+    """Default of the INHERIT option of its memberships: whether it has the roles' privileges."""
     createrole: bool = False
     createdb: bool = False
     login: bool = True
@@ -355,6 +353,8 @@ class WorkerKind(Enum):
     """Finishes a DROP SUBSCRIPTION that was interrupted."""
     RECOPY = "re-copy"
     """Finishes a REFRESH PUBLICATION WITH (recopy = true) that was interrupted."""
+    ARCHIVER = "archiver"
+    """Puts the log into its store; a part of the receiver's process."""
     AUTO_REFRESH = "auto refresh"
     """Looks for tables that join or leave the publications."""
 

@@ -23,6 +23,7 @@ from wal2lake.catalog.database import (
     create_database,
     take_oid,
 )
+from wal2lake.catalog.images import CatalogImages
 from wal2lake.catalog.parts.attempts import Attempts
 from wal2lake.catalog.parts.copies import Copies
 from wal2lake.catalog.parts.histories import Histories
@@ -69,6 +70,8 @@ class Catalog(
         self._feeds = None
         self.xids = TransactionNumbers(self._database)
         """Numbers of transactions that begin on this node."""
+        self.images = CatalogImages(self._database)
+        """Images for another machine."""
 
     @classmethod
     def create(cls, path: Path, superuser: str, password: str | None) -> Catalog:

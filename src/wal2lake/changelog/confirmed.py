@@ -112,6 +112,16 @@ class ConfirmedFile:
             self._number, self._last = number, Confirmed(slot_name, position)
         failpoint("confirmed.recorded")
 
+    def content(self) -> bytes:
+        """Return the file's content, for a copy of the file elsewhere."""
+        with self._guard:
+            if self._descriptor < 0:
+                raise StorageError(f'file "{self._path}" is closed', sqlstate="58030")
+            try:
+                return os.pread(self._descriptor, _SIZE, 0)
+            except OSError as error:
+                raise files.storage_error("read file", self._path, error) from error
+
     def close(self) -> None:
         """Close the descriptor; the file stays. May be called twice, and during ``record``."""
         with self._guard:

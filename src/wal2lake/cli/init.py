@@ -5,6 +5,8 @@
     passfile          libpq's password file for that user, mode 0600 (not with trust)
     log/ warehouse/ run/
 
+With ``--from`` the directory is made from a store's objects (``comeback``).
+
 Everything is 0700. The settings come last, and get their final name only when complete. A directory
 without settings is no node, so an interrupted init leaves nothing that could be started. An init
 that fails removes what it has created.
@@ -41,9 +43,21 @@ _NAME_BYTES: Final = 63
 def run(options: argparse.Namespace) -> int:
     """Create the directory and print the next step."""
     directory: Path = options.directory.absolute()
+    if options.source is not None:
+        # Brings Arrow, which a new node does not need.
+        from wal2lake.cli.comeback import fetch
+
+        if options.username or options.pwfile or options.auth == "trust":
+            raise ConfigurationError(
+                "options -U, -A and --pwfile cannot be used with --from",
+                hint="Roles and settings come from the store.",
+            )
+        with new_directory(directory):
+            fetch(options.source, directory, options.directory)
+        return 0
     user = _superuser(options.username)
     password = None if options.auth == "trust" else _password(options.pwfile)
-    with late_spinner("making the node"), _new_directory(directory):
+    with late_spinner("making the node"), new_directory(directory):
         for name in _SUBDIRECTORIES:
             (directory / name).mkdir(mode=0o700)
         verifier = None
@@ -103,7 +117,7 @@ def _password(pwfile: Path | None) -> str:
 
 
 @contextlib.contextmanager
-def _new_directory(directory: Path) -> Iterator[None]:
+def new_directory(directory: Path) -> Iterator[None]:
     """Create the directory, or take an empty one; remove (or empty) it if the block fails."""
     for parent in directory.resolve().parents:
         if (parent / "catalog.sqlite").exists() and (parent / FILE_NAME).exists():

@@ -85,6 +85,13 @@ def _init_options(init: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="read the superuser's password from FILE (default: make one up)",
     )
+    init.add_argument(
+        "--from",
+        dest="source",
+        metavar="URL",
+        help="go on as the node whose log and catalog are in this store (log.store); its former"
+        " directory is then no node any more",
+    )
 
 
 def _start_options(start: argparse.ArgumentParser) -> None:

@@ -25,6 +25,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Final, Protocol
 
+from wal2lake.archive import ArchiveKeeper, Superseded
 from wal2lake.catalog import Catalog
 from wal2lake.commands.subscription import (
     AutoRefresh,
@@ -95,7 +96,7 @@ def main(arguments: list[str] | None = None) -> int:
     except WarehouseInUse as error:
         get_logger().critical(error.message, error=error)
         return EXIT_WAREHOUSE_TAKEN
-    except ConfigurationError as error:
+    except (ConfigurationError, Superseded) as error:
         get_logger().critical(error.message, error=error)
         return EXIT_CONFIGURATION
     except Wal2LakeError as error:
@@ -147,6 +148,12 @@ class _Engine:
 
     def _serve_measured(self, spark: SparkSession, options: SessionOptions) -> bool:
         settings = self._settings
+        archive = ArchiveKeeper(
+            settings, self._catalog, lambda: self._on_signal(signal.SIGTERM, None)
+        )
+        # Before anything writes to tables, which may be another directory's by now.
+        archive.start()
+        self._catalog.secured = archive.secure
         assembly = assemble(
             spark,
             options,
@@ -207,6 +214,7 @@ class _Engine:
         )
         catalogs.stop()
         mirrors.stop()
+        archive.stop()
         retention.stop()
         measures.stop()
         publisher.stop()

@@ -46,6 +46,7 @@ NAMES: Final = frozenset(
         "spool.checkpoint_renamed",
         "spool.removed",
         "confirmed.recorded",
+        "archive.segment",
         "feedback.sent",
         "schemas.asked",
         # lake: one Delta commit

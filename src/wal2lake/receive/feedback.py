@@ -11,6 +11,9 @@ the position that the apply worker has published. When nothing is pending, all t
 walsender's keepalives, so that an idle slot releases WAL and a synchronous commit to an unpublished
 table does not wait. No position ever decreases.
 
+With ``log.confirm = store`` a position is reported only if the store has everything below it
+(``archived``): until then flush stays where the store ends, and with it apply. Nothing else waits.
+
 A keepalive is trusted only up to a position that the server is known to have flushed
 (``verified``). PostgreSQL's subscriber trusts every keepalive; a position in the future would make
 the slot skip transactions that are still to come.
@@ -51,6 +54,12 @@ class Feedback:
     """Number of gulps handed to the log that are not durable yet."""
     open_transaction: bool = False
     """Whether a Begin has arrived without its Commit."""
+    waits_for_store: bool = False
+    """Whether a position must be in the store before it is reported."""
+    archived: Lsn | None = None
+    """End of the last transaction up to which the store has everything, with the catalog; None: the
+    store has not answered yet, and nothing is reported as durable."""
+    _durable: Lsn = field(default=INVALID_LSN)
     last_sent: FeedbackPositions | None = None
 
     def data_arrived(self, end: Lsn) -> None:
@@ -71,7 +80,10 @@ class Feedback:
         self.received = max(self.received, end)
 
     def needs_verification(self) -> bool:
-        """Whether keepalives name a position beyond the verified one."""
+        """Whether keepalives name a position beyond the verified one, and it may be recorded: a
+        store must have all of the log first."""
+        if self.waits_for_store and (self.archived or INVALID_LSN) < self.logged:
+            return False
         return self.idle and self.received > max(self.verified, self.logged)
 
     @property
@@ -79,11 +91,23 @@ class Feedback:
         """Whether everything received is durable and no transaction is incomplete."""
         return self.pending == 0 and not self.open_transaction
 
+    def durable(self) -> Lsn:
+        """Return the position below which everything is durable on this machine. It never
+        decreases."""
+        durable = self.logged
+        if self.idle:
+            durable = max(durable, min(self.received, self.verified))
+        self._durable = max(self._durable, durable)
+        return self._durable
+
     def positions(self) -> FeedbackPositions:
         """Compute the positions to report now."""
-        flush = self.logged
-        if self.idle:
-            flush = max(flush, min(self.received, self.verified))
+        flush = self.durable()
+        if self.waits_for_store:
+            archived = INVALID_LSN if self.archived is None else self.archived
+            # Above the log only recorded positions are reported, and the store has the record.
+            if self.archived is None or archived < self.logged:
+                flush = min(flush, archived)
         apply = flush if self.applied >= self.logged else self.applied
         write, apply = max(self.received, flush), min(apply, flush)
         sent = self.last_sent

@@ -39,7 +39,7 @@ from typing import Final
 from wal2lake.catalog import Catalog, ProgressFile, Subscription
 from wal2lake.changelog import ChangeLog
 from wal2lake.changelog.confirmed import ConfirmedFile
-from wal2lake.errors import PublisherError
+from wal2lake.errors import FeatureNotSupportedError, PublisherError
 from wal2lake.model import Lsn
 from wal2lake.observe import failpoint, get_logger
 from wal2lake.observe.telemetry import Telemetry
@@ -59,11 +59,12 @@ from wal2lake.receive.remotetypes import RemoteTypesKeeper
 from wal2lake.receive.source.publicationwatch import PublicationKeeper
 from wal2lake.receive.source.schemas import SchemaKeeper
 from wal2lake.receive.source.source import SourceCheck
+from wal2lake.receive.threads.archiver import Archiver
 from wal2lake.receive.threads.labels import LabelWatch
 from wal2lake.receive.threads.logwriter import RECORD_BYTES, LogWriter
 from wal2lake.receive.threads.pauses import Pauses
 from wal2lake.receive.threads.sealer import Sealer
-from wal2lake.receive.threads.verifier import PositionVerifier
+from wal2lake.receive.threads.verifier import PAUSE_SECONDS, PositionVerifier
 from wal2lake.receive.twophase import TwoPhaseState
 from wal2lake.settings import Settings
 from wal2lake.wire.copyboth import StandbyStatus, write_payload
@@ -73,6 +74,10 @@ _WATCH_SECONDS: Final = 0.02
 
 _ANSWER_SECONDS: Final = 10.0
 """Timeout for reading the server's current WAL position. Chosen arbitrarily."""
+
+_STORED_PAUSE_SECONDS: Final = 1.0
+"""Interval of positions beyond the log that the store must record first: each is a request. A
+synchronous commit that concerns no table here waits for it."""
 
 _JOIN_SECONDS: Final = 10.0
 """Time for a thread to finish its current work. A thread that takes longer hangs in the kernel, and
@@ -84,6 +89,16 @@ _CLOSED: Final = -1
 def now_us() -> int:
     """Return the microseconds since 2000-01-01 UTC, the protocol's clock."""
     return int(time.time() * 1_000_000) - 946_684_800_000_000
+
+
+def _no_two_phase() -> FeatureNotSupportedError:
+    return FeatureNotSupportedError(
+        "two_phase is not supported with log.confirm = store",
+        detail="Prepared transactions wait on this machine's disk for their end, and the publisher"
+        " would not send them again.",
+        hint="ALTER SUBSCRIPTION ... DISABLE, then SET (two_phase = false), then ENABLE. Prepared"
+        " transactions come at their COMMIT PREPARED then.",
+    )
 
 
 class WalReceiver:
@@ -108,6 +123,7 @@ class WalReceiver:
         self._asked_to_stop = False
         self._stop = threading.Event()
         self._failure: BaseException | None = None
+        self._archiver: Archiver | None = None
         self._open = False
         """Whether a transaction has begun on the wire and not ended."""
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -181,7 +197,9 @@ class WalReceiver:
                 confirmed,
                 self._session,
                 partial(self._session, replication=True),
+                look_again=self._waits_for_store,
             )
+            self._archiver = self._new_archiver(confirmed)
             start = self._log.logged
             stream, verified = self._begin(session, source, start)
             on_streaming.set()
@@ -194,11 +212,14 @@ class WalReceiver:
             feedback = Feedback(logged=start, applied=self._applied())
             feedback.received = start
             feedback.verified = verified
+            feedback.waits_for_store = self._waits_for_store
             verifier = self._new_verifier(confirmed, verified, source)
             verifier.start()
             self._start("journal", self._writer.work)
             self._start("seal", self._new_sealer().work)
             self._start("labels", self._labels.work)
+            if self._archiver is not None:
+                self._start("archive", self._archiver.work)
             self._measures.connected()
             self._read(stream, feedback, verifier)
             self._send(stream, feedback)
@@ -220,6 +241,8 @@ class WalReceiver:
         self, session: Session, source: SourceCheck, start: Lsn
     ) -> tuple[CopyBothStream, Lsn]:
         """Check the source, and start streaming. Return the stream and the confirmed position."""
+        if self._waits_for_store and self._subscription.two_phase != "d":
+            raise _no_two_phase()
         try:
             findings = source.check(Publisher(session))
         except PublisherError:
@@ -249,20 +272,45 @@ class WalReceiver:
             self._two_phase.accepted()
         return stream, confirmed
 
+    @property
+    def _waits_for_store(self) -> bool:
+        return self._settings.log.confirm == "store"
+
+    def _new_archiver(self, confirmed: ConfirmedFile) -> Archiver | None:
+        if self._settings.log_store is None:
+            return None
+        return Archiver(
+            self._catalog,
+            self._subscription,
+            self._settings,
+            self._directory,
+            confirmed,
+            newest=lambda: self._log.last_segment,
+            stop=self._stop,
+            wake=self._wake,
+        )
+
+    def _removable(self, applied: Lsn) -> Lsn:
+        return applied if self._archiver is None else self._archiver.removable(applied)
+
     def _new_verifier(
         self, confirmed: ConfirmedFile, verified: Lsn, source: SourceCheck
     ) -> PositionVerifier:
         slot_name = str(self._subscription.slot_name)
+        record, pause = confirmed.record, PAUSE_SECONDS
+        if self._archiver is not None and self._waits_for_store:
+            record, pause = self._archiver.record, _STORED_PAUSE_SECONDS
         settings = self._settings.subscription
         return PositionVerifier(
             self._session,
-            lambda position: confirmed.record(slot_name, position),
+            partial(record, slot_name),
             self._wake,
             verified=verified,
             retry_interval_seconds=settings.wal_retrieve_retry_interval_ms / 1000,
             subscription=self._subscription.name,
             look=source.check_timeline,
             watch=self._measures.watch,
+            pause_seconds=pause,
         )
 
     def _new_sealer(self) -> Sealer:
@@ -276,6 +324,7 @@ class WalReceiver:
             self._pauses,
             applied=self._applied,
             stop=self._stop,
+            removable=self._removable,
         )
 
     def _start(self, name: str, work: Callable[[], None]) -> None:
@@ -382,10 +431,12 @@ class WalReceiver:
         feedback.verified = verifier.position
         if feedback.needs_verification():
             verifier.request(feedback.received)
-        positions = feedback.positions()
-        self._progress.set(logged=positions.flush)
+        if self._archiver is not None:
+            feedback.archived = self._archiver.position
+        durable = feedback.durable()
+        self._progress.set(logged=durable)
         if feedback.idle and self._log.sealed >= feedback.logged:
-            self._progress.set(sealed=positions.flush)
+            self._progress.set(sealed=durable)
 
     def _send(
         self, stream: CopyBothStream, feedback: Feedback, *, ping: bool = False

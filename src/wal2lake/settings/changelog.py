@@ -27,6 +27,21 @@ class LogSettings:
         " directory.",
         restart=True,
     )
+    store: str = setting(
+        "",
+        "Where sealed segments and the catalog are put, too: a URL like s3://bucket/node-log, or"
+        " a directory that outlives this machine. The former has passwords: let nobody else read"
+        " it. Empty: nowhere, or, with confirm = store, the warehouse's URL with -log at its end.",
+        restart=True,
+    )
+    confirm: str = setting(
+        "disk",
+        "What makes a position confirmed to the publisher. disk: the log on this machine's disk"
+        " has it. store: its segment and the catalog are in the store, so that this machine may"
+        " be lost.",
+        choices=("disk", "store"),
+        restart=True,
+    )
     journal_file_bytes: int = setting(
         64 * _MIB,
         "The journal starts a new file at this size.",

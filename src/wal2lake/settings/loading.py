@@ -23,6 +23,7 @@ from typing import Any, Final
 from wal2lake.errors import ConfigurationError, reason_of
 from wal2lake.settings.addresses import check_web_listen
 from wal2lake.settings.catalogs import check_catalog
+from wal2lake.settings.logstore import check_log_store
 from wal2lake.settings.places import file_url_path
 from wal2lake.settings.sections import SECTIONS, Settings
 
@@ -75,6 +76,7 @@ def load(
         sections[section] = kind(**values)
     settings = Settings(directory=directory.absolute(), **sections)
     _check_places(settings)
+    check_log_store(settings)
     _check_credentials(settings)
     check_catalog(settings.catalog)
     check_web_listen(settings.web.listen, ssl=settings.node.ssl)

@@ -1,6 +1,6 @@
 """Reads the places that settings name: paths and URLs.
 
-In: the text of a setting. Out: a path. Called by ``sections`` and ``loading``.
+In: the text of a setting. Out: a path or a URL. Called by ``sections`` and ``loading``.
 """
 
 from __future__ import annotations
@@ -17,3 +17,15 @@ def file_url_path(text: str) -> str | None:
     if "#" in text or "?" in text:
         return None
     return unquote(parts.path) if parts.path.startswith("/") else None
+
+
+def store_of_log(chosen: str, warehouse: str) -> str | None:
+    """Return the place of the log's store: the setting, else beside a ``warehouse`` in an object
+    store; None: there is none."""
+    if chosen:
+        path = file_url_path(chosen)
+        return (path or chosen).rstrip("/")
+    scheme, separator, rest = warehouse.partition("://")
+    if not separator or scheme == "file" or "/" not in rest:
+        return None
+    return f"{warehouse}-log"

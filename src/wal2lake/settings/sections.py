@@ -21,7 +21,7 @@ from typing import Any, Final
 from wal2lake.settings.catalogs import CatalogSettings
 from wal2lake.settings.changelog import LogSettings
 from wal2lake.settings.declaration import setting
-from wal2lake.settings.places import file_url_path
+from wal2lake.settings.places import file_url_path, store_of_log
 
 _INT_MAX: Final = 2**31 - 1
 """PostgreSQL's upper bound of an integer parameter."""
@@ -567,6 +567,14 @@ class Settings:
         """Directory of the change log."""
         chosen = self.log.directory
         return self.directory / (file_url_path(chosen) or chosen or "log")
+
+    @property
+    def log_store(self) -> str | None:
+        """URL or absolute path of the store of segments and catalog, no slash at the end; None:
+        there is none."""
+        return store_of_log(
+            self.log.store, self.warehouse if self.log.confirm == "store" else ""
+        )
 
     @property
     def publish_log_directory(self) -> Path:

@@ -62,3 +62,4 @@ class Histories(CatalogPart):
         """Record the history of copies, before they are committed."""
         with self._database.transaction() as transaction:
             histories.expect(transaction, subid, {}, pending)
+        self._secure()

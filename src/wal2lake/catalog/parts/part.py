@@ -17,6 +17,10 @@ class CatalogPart:
 
     _database: Database
 
+    secured: Callable[[], None] | None = None
+    """Called after a record was made that cannot be found again from tables and log, before what it
+    is about is done. The engine sets it if the catalog must outlive its disk."""
+
     @property
     def change_counter(self) -> int:
         """Counter that grows with every commit. Equal numbers mean that nothing has changed."""
@@ -36,6 +40,10 @@ class CatalogPart:
     def warehouse(self) -> str:
         """Path or URL of the warehouse, which has the tables."""
         return self._database.warehouse
+
+    def _secure(self) -> None:
+        if self.secured is not None:
+            self.secured()
 
     def _change(
         self, method: Callable[..., Any], arguments: tuple[Any, ...], named: Any

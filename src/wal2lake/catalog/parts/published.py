@@ -123,6 +123,8 @@ class PublishedStates(CatalogPart):
                 conflicts.expect(transaction, subid, reached, positions, left_out)
                 restarts.expect(transaction, subid, reached, positions, restarted)
                 histories.expect(transaction, subid, {**positions, **cursors}, recorded)
+        if recorded:
+            self._secure()
 
     def expected_restarts(self, subid: Oid, reached: Lsn) -> dict[Oid, Oid]:
         """Return the sequences that ``publish`` would restart at ``reached``, each with its

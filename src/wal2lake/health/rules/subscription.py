@@ -42,6 +42,7 @@ seconds, or a quarter of an hour over a line of 2.5 Mbit/s."""
 _VERBS: Final = {
     WorkerKind.RECEIVER.value: "receive",
     WorkerKind.SNAPSHOT.value: "take a snapshot for copies",
+    WorkerKind.ARCHIVER.value: "put its log into the store",
     WorkerKind.APPLY.value: "apply",
     WorkerKind.DROP.value: "be dropped",
     WorkerKind.RECOPY.value: "be copied again",

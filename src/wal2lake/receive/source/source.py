@@ -102,15 +102,19 @@ class SourceCheck:
         confirmed: ConfirmedFile,
         ask: Callable[[], Session],
         ask_walsender: Callable[[], Session],
+        *,
+        look_again: bool = False,
     ) -> None:
         """``ask`` opens an ordinary connection, for queries while the walsender streams.
-        ``ask_walsender`` opens one for replication commands."""
+        ``ask_walsender`` opens one for replication commands. ``look_again``: whether another
+        machine may have moved the slot until this one has it in use."""
         self._catalog = catalog
         self._subscription = subscription
         self._log = log
         self._confirmed = confirmed
         self._ask = ask
         self._ask_walsender = ask_walsender
+        self._look_again = look_again
         self._slot_name = str(subscription.slot_name)
         self._findings: SourceFindings | None = None
         self._timeline: int | None = None
@@ -197,7 +201,7 @@ class SourceCheck:
         if findings is None:
             raise InternalError("a source is accepted that was not checked")
         start, confirmed = findings.seen, findings.confirmed
-        if confirmed is None or self._log.undecodable is not None:
+        if confirmed is None or self._look_again or self._log.undecodable is not None:
             with self._ask() as session:
                 slot_position = self._look(
                     Publisher(session),

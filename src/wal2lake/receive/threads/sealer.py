@@ -51,9 +51,10 @@ class Sealer:
         *,
         applied: Callable[[], Lsn],
         stop: threading.Event,
+        removable: Callable[[Lsn], Lsn] = lambda applied: applied,
     ) -> None:
-        """``directory`` is the log's. ``applied`` returns the position below which segments may be
-        removed."""
+        """``directory`` is the log's. ``applied`` returns the position below which all tables have
+        everything; ``removable``, called with it, that below which segments may be removed."""
         self._log = log
         self._directory = directory
         self._settings = settings
@@ -62,6 +63,7 @@ class Sealer:
         self._progress = progress
         self._pauses = pauses
         self._applied = applied
+        self._removable = removable
         self._stop = stop
         self._retention = Retention(directory, history_bytes=history_bytes(settings))
         self._noticed = log.last_segment
@@ -87,7 +89,7 @@ class Sealer:
                     last_seal = now
                 self._notice(pace)
                 if now - last_upkeep >= _UPKEEP_SECONDS:
-                    self._retention.trim(self._applied())
+                    self._retention.trim(self._removable(self._applied()))
                     self._compare_with_limit()
                     self._pauses.settle()
                     last_upkeep = now

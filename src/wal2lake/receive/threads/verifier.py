@@ -37,7 +37,7 @@ from wal2lake.model import INVALID_LSN, Lsn
 from wal2lake.observe import get_logger
 from wal2lake.pg import Publisher, Session
 
-_PAUSE_SECONDS: Final = 0.02
+PAUSE_SECONDS: Final = 0.02
 """Pause between two queries. Each query costs a round trip and an fdatasync besides the journal's.
 Chosen arbitrarily: only synchronous commits that concern no table here wait for it."""
 
@@ -70,11 +70,14 @@ class PositionVerifier:
         subscription: str,
         look: Callable[[Session], None] = lambda session: None,
         watch: Callable[[Session], None] | None = None,
+        pause_seconds: float = PAUSE_SECONDS,
     ) -> None:
-        """``record`` makes a position durable, or raises. ``verified`` is durable already."""
+        """``record`` makes a position durable, or raises. ``verified`` is durable already.
+        ``pause_seconds`` is the time between two queries."""
         self._connect = connect
         self._record = record
         self._look = look
+        self._pause_seconds = pause_seconds
         self._watch = watch
         self._next_watch = time.monotonic() + _FIRST_WATCH_SECONDS
         self._wake = wake
@@ -172,7 +175,7 @@ class PositionVerifier:
             self._position = flushed
         self._reported = False
         self._wake()
-        return _PAUSE_SECONDS if flushed >= wanted else _NOT_THERE_SECONDS
+        return self._pause_seconds if flushed >= wanted else _NOT_THERE_SECONDS
 
     def _failed(self, text: str, error: Exception) -> float:
         """Log a warning, once until verification succeeds. Return the seconds until the next

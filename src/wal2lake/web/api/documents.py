@@ -82,6 +82,7 @@ _STAGES_OF_KINDS: Final[Mapping[str, str]] = {
 _STAGES_OF_WORKERS: Final = {
     WorkerKind.RECEIVER.value: "received",
     WorkerKind.SNAPSHOT.value: "received",
+    WorkerKind.ARCHIVER.value: "durable",
     WorkerKind.APPLY.value: "applied",
 }
 _ORDER: Final = {Severity.ERROR: 0, Severity.WARNING: 1}

@@ -1,0 +1,196 @@
+"""Puts the catalog into the store, with the files beside it in the node's directory.
+
+    keep()            if what matters has changed since the last image
+    keep(now=True)    in any case, so that floors and published states are of this moment
+
+One object is one image: a tar file with ``catalog.sqlite`` and the node's settings, password file,
+certificates and the like, as a backup has them. It has every secret that the directory has.
+
+Several processes of a node call this: each receiver before it counts a segment as stored, because
+the segment may need definitions that were recorded with it, and the engine for what sessions
+change. A lock in ``run/`` makes it one at a time, and a file there says what the last image has, so
+that no image is made twice. After a crash, or without the file, one is made too many.
+
+The names are put only if absent. A name that is taken means another directory with this claim, as
+after a copy of the directory.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import io
+import json
+import os
+import tarfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+from wal2lake.archive import layout
+from wal2lake.archive.claims import FILE as CLAIM_FILE
+from wal2lake.archive.claims import NodeClaim, superseded
+from wal2lake.catalog import Catalog
+from wal2lake.changelog.files import storage_error
+from wal2lake.lake.store import Store
+from wal2lake.settings import Settings
+
+CATALOG: Final = "catalog.sqlite"
+
+_STATE: Final = "archive.state"
+
+_COPY: Final = "archive.copy"
+
+_KEPT: Final = 3
+"""Images that stay. One is needed; a guess of how many steps back somebody wants to look."""
+
+_MOST_BYTES: Final = 1 << 20
+"""Larger files of the directory are no settings, keys or certificates."""
+
+_LEFT_OUT: Final = frozenset({"wal2lake.pid", "wal2lake.log", CLAIM_FILE})
+
+
+@dataclass(slots=True)
+class _State:
+    """Facts about the last image."""
+
+    generation: int = 0
+    number: int = 0
+    counter: int = -1
+    """The catalog's change counter when the digest was taken."""
+    digest: str = ""
+    files: str = ""
+
+
+class CatalogArchive:
+    """The images of one node's catalog. For one thread at a time."""
+
+    def __init__(
+        self, catalog: Catalog, settings: Settings, store: Store, claim: NodeClaim
+    ) -> None:
+        self._catalog = catalog
+        self._settings = settings
+        self._store = store
+        self._claim = claim
+
+    def keep(self, *, now: bool = False) -> bool:
+        """Put an image if one is due, or ``now``; return whether one was put.
+
+        On return the store has everything that matters of the catalog as it was at the call.
+        Raises StorageError, Superseded.
+        """
+        with self._locked() as path:
+            state = self._read(path)
+            counter, files = self._catalog.change_counter, self._stamp_of_files()
+            if not now and (state.counter, state.files) == (counter, files):
+                return False
+            digest = self._catalog.images.digest()
+            if not now and (state.digest, state.files) == (digest, files):
+                state.counter = counter
+                self._write(path, state)
+                return False
+            # The number is spent even if no answer tells what became of the request.
+            state.number += 1
+            state.counter, state.digest = -1, ""
+            self._write(path, state)
+            self._put(state.number)
+            state.counter, state.digest, state.files = counter, digest, files
+            self._write(path, state)
+        return True
+
+    def _put(self, number: int) -> None:
+        generation = self._claim.generation
+        name = layout.catalog_name(generation, number)
+        self._store.make_folder(layout.CATALOGS)
+        content = self._image()
+        if self._store.put_if_absent(f"{layout.CATALOGS}/{name}", content) is None:
+            raise superseded(self._store.location)
+        self._store.settle(layout.CATALOGS)
+        for key in self._images()[:-_KEPT]:
+            self._store.delete(f"{layout.CATALOGS}/{layout.catalog_name(*key)}")
+
+    def _images(self) -> list[tuple[int, int]]:
+        names = self._store.list_after(layout.CATALOGS)
+        return sorted(key for key in map(layout.catalog_of, names) if key is not None)
+
+    def _image(self) -> bytes:
+        """Return an image of this moment."""
+        content = io.BytesIO()
+        # One name, which the lock guards: a crash leaves no more than one copy.
+        copy = self._settings.run_directory / _COPY
+        try:
+            copy.unlink(missing_ok=True)
+            with tarfile.open(fileobj=content, mode="w:gz", compresslevel=1) as tar:
+                self._catalog.images.copy_to(copy)
+                tar.add(copy, CATALOG)
+                for path in self._files():
+                    tar.add(path, path.name)
+            copy.unlink()
+        except OSError as error:
+            raise storage_error(
+                "read directory", self._settings.directory, error
+            ) from error
+        return content.getvalue()
+
+    def _files(self) -> list[Path]:
+        """Return the files of the node's directory that go with the catalog."""
+        left_out = {
+            *_LEFT_OUT,
+            self._settings.log_file and self._settings.log_file.name,
+        }
+        return sorted(
+            path
+            for path in self._settings.directory.iterdir()
+            if path.name not in left_out
+            and not path.name.startswith((CATALOG, "wal2lake.log", "."))
+            and not path.name.endswith(".tmp")
+            and path.is_file()
+            and not path.is_symlink()
+            and path.stat().st_size <= _MOST_BYTES
+        )
+
+    def _stamp_of_files(self) -> str:
+        try:
+            stamps = [
+                (path.name, status.st_mtime_ns, status.st_size)
+                for path in self._files()
+                for status in [path.stat()]
+            ]
+        except OSError as error:
+            raise storage_error(
+                "read directory", self._settings.directory, error
+            ) from error
+        return json.dumps(stamps)
+
+    @contextmanager
+    def _locked(self) -> Iterator[Path]:
+        path = self._settings.run_directory / _STATE
+        try:
+            path.parent.mkdir(mode=0o700, exist_ok=True)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise storage_error("open file", path, error) from error
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield path
+        finally:
+            os.close(descriptor)
+
+    def _read(self, path: Path) -> _State:
+        generation = self._claim.generation
+        try:
+            state = _State(**json.loads(path.read_bytes()))
+        except (OSError, ValueError, TypeError):
+            state = _State()
+        if state.generation != generation:
+            own = [number for found, number in self._images() if found == generation]
+            state = _State(generation, max(own, default=0))
+        return state
+
+    def _write(self, path: Path, state: _State) -> None:
+        # In place, because the lock is on the file. A torn one is taken for none.
+        try:
+            path.write_text(json.dumps(asdict(state)))
+        except OSError as error:
+            raise storage_error("write to file", path, error) from error

@@ -1,0 +1,78 @@
+"""Opens the archive of a running node.
+
+In: settings, the catalog. Out: the store with the claim of this directory; None if the settings
+name no store. Called by each process that puts something there: receivers, the engine.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from wal2lake.archive import layout
+from wal2lake.archive.catalogs import CatalogArchive
+from wal2lake.archive.claims import Claims, NodeClaim, claim_of_node
+from wal2lake.archive.segments import SegmentArchive
+from wal2lake.catalog import Catalog
+from wal2lake.errors import ConfigurationError
+from wal2lake.lake.store import Store, store_at
+from wal2lake.model import Oid
+from wal2lake.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class NodeArchive:
+    """The archive of one node, for one process."""
+
+    settings: Settings
+    store: Store
+    claim: NodeClaim
+    catalogs: CatalogArchive
+
+    def check(self) -> None:
+        """Raise Superseded if another directory has become this node."""
+        Claims(self.store).check(self.claim)
+
+    def segments(self, subid: Oid) -> SegmentArchive:
+        """Open the segments of a subscription. Raises StorageError."""
+        return SegmentArchive(
+            self.settings.log_directory / str(int(subid)),
+            self.store,
+            subid=int(subid),
+            generation=self.claim.generation,
+            generations=Claims(self.store).generations(),
+        )
+
+    def remove_dropped(self, catalog: Catalog) -> None:
+        """Remove the logs of subscriptions that the catalog does not have any more."""
+        keys = self.store.list_below(layout.LOGS, lambda folder: True)
+        known = {int(subscription.oid) for subscription in catalog.subscriptions()}
+        gone = [
+            key
+            for key in sorted(keys)
+            if (subid := layout.subscription_of(key)) is not None and subid not in known
+        ]
+        self.store.delete_all(gone)
+
+
+def store_of_log(location: str) -> Store:
+    """Return the store at a location. Raises ConfigurationError."""
+    store = store_at(location)
+    if store is None:
+        raise ConfigurationError(
+            f'"{location}" is not in a storage that can have a log',
+            hint="Write it as s3://bucket/prefix, or as the path of a mounted directory.",
+        )
+    return store
+
+
+def open_archive(settings: Settings, catalog: Catalog) -> NodeArchive | None:
+    """Open a node's archive; None: its settings name no store.
+
+    Makes the first claim. Raises StorageError, Superseded, ConfigurationError."""
+    location = settings.log_store
+    if location is None:
+        return None
+    store = store_of_log(location)
+    claim = claim_of_node(settings.directory, store, catalog.system_identifier)
+    catalogs = CatalogArchive(catalog, settings, store, claim)
+    return NodeArchive(settings, store, claim, catalogs)
