@@ -406,9 +406,8 @@ def test_a_restart_beside_a_copy_gives_no_value_twice(
     node.sql("truncate sr.t restart identity")
     Mirror(node, pg18.conninfo(), "sr").synced()
     node.sql("insert into sr.t (id) values (51), (52)")
-    assert node.sql("select count(*), count(distinct s), min(s), max(s) from sr.t") == [
-        ("52", "52", "1", "52")
-    ]
+    # An attempt that ran beside the TRUNCATE may have taken values, as it may in PostgreSQL.
+    assert node.sql("select count(*), count(distinct s) from sr.t") == [("52", "52")]
     node.sql("drop subscription sr")
 
 
