@@ -248,6 +248,7 @@ def test_an_image_is_put_when_what_matters_has_changed(tmp_path: Path) -> None:
     # Floors, errors and counts may lag.
     catalog.note_error(Oid(1), WorkerKind.APPLY, "text", "22023")
     catalog.xids.take()
+    (settings.directory / "registered.json").write_text("{}")
     assert not one.keep()
     assert one.keep(now=True)
     (settings.directory / "passfile").write_text("*:*:*:me:another secret\n")

@@ -155,6 +155,8 @@ class CatalogArchive:
             stamps = [
                 (path.name, status.st_mtime_ns, status.st_size)
                 for path in self._files()
+                # It moves with each batch, and goes with the next image.
+                if path != self._settings.registered_file
                 for status in [path.stat()]
             ]
         except OSError as error:
