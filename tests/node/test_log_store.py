@@ -13,6 +13,7 @@ from tests.fakes.objectstores import BUCKET, s3_server
 from tests.node.conftest import create
 
 from wal2lake.catalog import Catalog
+from wal2lake.cli.restore.rewriting import with_value
 from wal2lake.observe.failpoints import VARIABLE, arm
 from wal2lake.testing.mirror import Mirror
 from wal2lake.testing.node import Node, run_cli
@@ -23,21 +24,21 @@ SECONDS = 240.0
 TABLES = ("kept.item", "kept.note")
 
 
-def settings(port: int) -> str:
-    return f"""
-[spark]
-warehouse = "s3://{BUCKET}/tables"
-driver_memory = "1g"
-
-[log]
-confirm = "store"
-
-[store]
-endpoint = "http://127.0.0.1:{port}"
-region = "eu-central-1"
-access_key_id = "key"
-secret_access_key = "secret"
-"""
+def configure(directory: Path, port: int) -> None:
+    """Write the settings into the file, which goes to the store with the catalog."""
+    path = directory / "wal2lake.toml"
+    text = path.read_text()
+    for section, name, value in (
+        ("spark", "warehouse", f"s3://{BUCKET}/tables"),
+        ("spark", "driver_memory", "1g"),
+        ("log", "confirm", "store"),
+        ("store", "endpoint", f"http://127.0.0.1:{port}"),
+        ("store", "region", "eu-central-1"),
+        ("store", "access_key_id", "key"),
+        ("store", "secret_access_key", "secret"),
+    ):
+        text = with_value(text, section, name, value)
+    path.write_text(text)
 
 
 def stored(port: int) -> dict[str, str]:
@@ -83,8 +84,7 @@ def test_a_node_whose_directory_is_deleted_goes_on_from_its_store(
     node = Node(tmp_path / "data", environ={VARIABLE: str(points)})
     with s3_server() as server, node:
         node.init()
-        with (node.directory / "wal2lake.toml").open("a") as file:
-            file.write(settings(server.port))
+        configure(node.directory, server.port)
         node.start()
         create(node, pg18, "kept")
         mirror = Mirror(node, pg18.conninfo(), "kept")

@@ -179,6 +179,46 @@ def test_a_new_generation_goes_on_behind_what_the_former_has_stored(
     assert folders[4][0] == layout.log_folder(7, 2)
 
 
+def test_what_a_lost_machine_stores_too_late_is_of_no_generation(
+    tmp_path: Path,
+) -> None:
+    store = LocalStore(tmp_path / "store")
+    logged(tmp_path / "log", 3).close()
+    archive(tmp_path / "log", store).put_new()
+    new = fetched(store, tmp_path / "new", [1])
+    # Before the new one opens its archive, and behind that.
+    logged(tmp_path / "log", 4).close()
+    archive(tmp_path / "log", store).put_new()
+    second = archive(new, store, generation=2)
+    assert second.newest == 3
+    logged(new, 4).close()
+    second.put_new()
+    logged(tmp_path / "log", 5).close()
+    archive(tmp_path / "log", store).put_new()
+    assert len(stored_segments(store, 7, [1, 2])) == 4
+    logged(new, 5).close()
+    again = archive(new, store, generation=2)
+    assert again.newest == 4
+    assert again.put_new() == SENT[4].end_lsn
+    assert stored_segments(store, 7, [1, 2])[5][0] == layout.log_folder(7, 2)
+
+
+def test_a_directory_that_is_older_than_its_store_stores_nothing(
+    tmp_path: Path,
+) -> None:
+    store = LocalStore(tmp_path / "store")
+    logged(tmp_path / "log", 2).close()
+    shutil.copytree(tmp_path / "log", tmp_path / "older")
+    logged(tmp_path / "log", 4).close()
+    archive(tmp_path / "log", store).put_new()
+    with pytest.raises(StorageError) as refused:
+        archive(tmp_path / "older", store)
+    assert refused.value.hint == (
+        'Restore the directory by wal2lake init --from, or set "store" of [log] to an empty'
+        " prefix."
+    )
+
+
 def test_segments_leave_the_store_once_the_stored_catalog_knows_that_they_may(
     tmp_path: Path,
 ) -> None:
@@ -292,7 +332,10 @@ def test_a_store_belongs_to_one_node_and_one_directory(tmp_path: Path) -> None:
     # A copy of the directory without its claim, or one that was left behind.
     with pytest.raises(Superseded) as superseded:
         claim_of_node(tmp_path / "two", store, identifier)
-    assert superseded.value.hint == "Stop this node, and remove its directory."
+    assert superseded.value.hint == (
+        "Stop this node, and remove its directory. Or, if it was restored from a backup and is"
+        ' the only one, set "store" of [log] to an empty prefix.'
+    )
     assert Claims(store).put(NodeClaim.new(2, identifier))
     with pytest.raises(Superseded):
         claim_of_node(settings.directory, store, identifier)

@@ -125,9 +125,9 @@ def superseded(location: str) -> Superseded:
     """Build the error of a directory that is not the node any more."""
     return Superseded(
         f'another directory goes on as this node from "{location}"',
-        detail="It was made by wal2lake init --from, and what this node receives from now on is"
-        " neither stored nor confirmed.",
-        hint="Stop this node, and remove its directory.",
+        detail="What this node receives from now on is neither stored nor confirmed.",
+        hint="Stop this node, and remove its directory. Or, if it was restored from a backup and is"
+        ' the only one, set "store" of [log] to an empty prefix.',
     )
 
 

@@ -45,17 +45,23 @@ def stored_segments(
             number = files.segment_number(name)
             if number is not None:
                 names.setdefault(number, []).append(name)
-        for number, of_one in names.items():
-            manifest = files.manifest_name(number)
-            if manifest in of_one:
-                data = [name for name in of_one if name != manifest]
-                found[number] = folder, [*data, manifest]
+        whole = {
+            number: (folder, [*sorted(set(of_one) - {manifest}), manifest])
+            for number, of_one in names.items()
+            if (manifest := files.manifest_name(number)) in of_one
+        }
+        # A generation goes on behind its first segment; what a former one has put there since is
+        # of a machine that was taken for lost.
+        first = min(whole, default=None)
+        if first is not None:
+            found = {number: one for number, one in found.items() if number < first}
+        found |= whole
     numbers = sorted(found, reverse=True)
-    whole = itertools.takewhile(
+    last = itertools.takewhile(
         lambda pair: pair[0] == numbers[0] - pair[1],
         zip(numbers, itertools.count(), strict=False),
     )
-    return {number: found[number] for number, _ in sorted(whole)}
+    return {number: found[number] for number, _ in sorted(last)}
 
 
 class SegmentArchive:
@@ -79,6 +85,26 @@ class SegmentArchive:
         self._stored = stored_segments(store, subid, generations)
         self._newest: Manifest | None = None
         store.make_folder(self._folder)
+        self._compare()
+
+    def _compare(self) -> None:
+        """Compare the store with the disk, which always has the newest segment. What a former
+        generation has put above that came too late, and leaves. Raises StorageError if this one has
+        put it: the directory is older than the store."""
+        newest = max(self._reader.numbers(), default=0)
+        for number in [number for number in self._stored if number > newest]:
+            folder, names = self._stored[number]
+            if folder == self._folder:
+                raise StorageError(
+                    f'the log in "{self._directory}" is older than its store',
+                    sqlstate="55000",
+                    detail=f"It ends with segment {newest}, and this directory has stored segment"
+                    f" {number}.",
+                    hint='Restore the directory by wal2lake init --from, or set "store" of [log]'
+                    " to an empty prefix.",
+                )
+            self._store.delete(f"{folder}/{names[-1]}")
+            del self._stored[number]
 
     @property
     def newest(self) -> int:

@@ -25,6 +25,7 @@ from types import FrameType
 from typing import Final
 
 from wal2lake import __version__
+from wal2lake.archive.claims import FILE as CLAIM
 from wal2lake.catalog import Catalog
 from wal2lake.cli.backup.copying import Copying
 from wal2lake.cli.backup.links import names_below
@@ -129,6 +130,8 @@ def _node_files(settings: Settings, moment: HeldNode) -> dict[str, Path]:
         settings.log_directory,
         warehouse_path(settings),
         directory / LOCK,
+        # A restored log is older than the store, and must not go on there.
+        directory / CLAIM,
     ]
     log_file = directory / (settings.node.log_file or "wal2lake.log")
     files = {f"{NODE}/catalog.sqlite": moment.catalog}
