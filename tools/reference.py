@@ -59,8 +59,7 @@ _VIEWS: Final[Mapping[str, str]] = {
     " entry is not as it should be ([guide](../guide/catalogs.md)). Only members of"
     " pg_read_all_stats see errors.",
     "apply_methods": "The methods by which batches were written to each table since the engine's"
-    " start, and the time spent: `append` (inserts alone), `truncate`, `upsert` (all others), and"
-    " `merge` and `overwrite` (by Spark, for a table that only Spark can write).",
+    " start, and the time spent: `append` (inserts alone), `truncate`, and `upsert` (all others).",
 }
 
 _FUNCTIONS: Final[Mapping[str, str]] = {

@@ -41,7 +41,7 @@ from wal2lake.lake import (
 from wal2lake.lake.batch.batchport import BatchPort, Staged, StageRequest
 from wal2lake.lake.staging.defaults import NO_DEFAULTS, ColumnDefaults
 from wal2lake.lake.staging.layout import RowConflict, RowFailure, Seq
-from wal2lake.lake.upsert.conflicts import unresolved
+from wal2lake.lake.upsert.conflicts import uncounted
 from wal2lake.model import (
     Coercion,
     ConflictType,
@@ -191,7 +191,7 @@ class Lake:
                     "ord": [row["ordinal"] for row, _ in events],
                 }
             )
-            failures.append(unresolved(request.name, at, None))
+            failures.append(uncounted(request.name, at))
             events = []
         for row, names in events:
             where = Seq(row["commit_lsn"], row["ordinal"])

@@ -138,7 +138,7 @@ def test_another_writers_interval_of_checkpoints_ends_no_commit(stated: str) -> 
     assert is_due(10, {}) and is_due(5, {INTERVAL: "5"})
 
 
-def test_rows_of_a_column_with_an_invariant_are_sparks_to_write() -> None:
+def test_rows_of_a_column_with_an_invariant_are_checked() -> None:
     metadata = _metadata()
     assert state_of("/t", metadata, 0, {}).is_plain
     (field,) = json.loads(metadata["schemaString"])["fields"]
@@ -146,4 +146,8 @@ def test_rows_of_a_column_with_an_invariant_are_sparks_to_write() -> None:
     schema = {"type": "struct", "fields": [field]}
     state = state_of("/t", {**metadata, "schemaString": json.dumps(schema)}, 0, {})
     assert not state.is_plain
-    assert state.asks_more == 'Its column "id" has an invariant of Delta Lake.'
+    assert state.fields[0].invariant == "id > 0"
+    field["metadata"] = {"delta.invariants": "else"}
+    schema = {"type": "struct", "fields": [field]}
+    state = state_of("/t", {**metadata, "schemaString": json.dumps(schema)}, 0, {})
+    assert state.fields[0].invariant == "else"

@@ -165,11 +165,8 @@ class FakeNode:
             sync=lambda location, version: None,
         )
 
-    def batch_reads(self, location: str) -> list[int | None]:
+    def batch_reads(self, location: str) -> list[int]:
         return []
-
-    def batch_places(self) -> set[str]:
-        return set()
 
     def publish(self, version: int, subid: Oid | None = None) -> None:
         """Publish a version of the table."""

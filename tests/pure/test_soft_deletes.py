@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -31,12 +30,10 @@ from tests.pure.test_history_rows import (
 from wal2lake.errors import InternalError
 from wal2lake.lake.origins import BatchCommits
 from wal2lake.lake.port import FieldSpec
-from wal2lake.lake.spark.batches import _refusal
 from wal2lake.lake.staging.historyrows import NO_COMMITS, HistoryCommits, HistoryTarget
 from wal2lake.lake.staging.layout import ChangeShape, RowFailure, Seq, Uniqueness
 from wal2lake.lake.tablefiles import AddedFile, DataFile, add_action
 from wal2lake.lake.upsert import Upsert
-from wal2lake.lake.upsert.conflicts import unmarked
 from wal2lake.lake.upsert.judging import ConflictRules
 from wal2lake.lake.upsert.lives.marks import DeletionMarks
 from wal2lake.lake.upsert.soft import recopied
@@ -548,22 +545,3 @@ def test_rows_of_a_table_without_a_key_are_inserted_and_truncated(
         (2.0, None),
         (math.pi, 3),
     ]
-
-
-@pytest.mark.parametrize("other", ["resolutions", "checks", "history"])
-def test_a_truncate_that_does_not_fit_is_refused_because_of_its_marks(
-    other: str,
-) -> None:
-    """Without the resolutions, constraints or history it would not fit either."""
-    request: Any = SimpleNamespace(
-        soft=NO_COMMITS,
-        counted=(),
-        resolutions=SimpleNamespace(chosen=other == "resolutions"),
-        rules=SimpleNamespace(checks=other == "checks", generated=()),
-        history=object() if other == "history" else None,
-    )
-    changes: Any = SimpleNamespace(
-        shape=ChangeShape(FIELDS, KEY, truncate=Seq(3, 1)),
-        contents=SimpleNamespace(updates=True),
-    )
-    assert _refusal(request, changes) is unmarked

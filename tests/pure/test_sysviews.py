@@ -677,11 +677,11 @@ def test_how_batches_were_written_is_told_by_table(
     customers = next(t for t in source.table_list if t.name == "customers")
     source.methods_by_place[customers.location] = {
         Method.UPSERT: Total(3, 1000, 0.75),
-        Method.MERGE: Total(1, 5_000_000, 61.0004),
+        Method.TRUNCATE: Total(1, 5_000_000, 61.0004),
     }
     assert _rows(catalog, "table wal2lake.apply_methods") == [
         (str(SUB), "sub", "public", "customers", "upsert", "3", "1000", "0.75"),
-        (str(SUB), "sub", "public", "customers", "merge", "1", "5000000", "61"),
+        (str(SUB), "sub", "public", "customers", "truncate", "1", "5000000", "61"),
     ]
 
 

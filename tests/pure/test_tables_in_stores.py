@@ -358,7 +358,7 @@ def test_a_branch_names_files_by_url(
     state = SimpleNamespace(
         **{
             name: getattr(table.state, name)
-            for name in ("fields", "physical_fields", "properties", "asks_more")
+            for name in ("fields", "physical_fields", "properties")
         },
         location="s3://lake/elsewhere",
     )

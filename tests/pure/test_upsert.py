@@ -15,7 +15,6 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -34,7 +33,6 @@ from wal2lake.lake.delta.datafile import (
 )
 from wal2lake.lake.delta.deletionvectors import read_vector, write_vectors
 from wal2lake.lake.delta.z85 import decode_z85, encode_z85
-from wal2lake.lake.port import FieldSpec, PhysicalField
 from wal2lake.lake.staging.layout import ChangeShape, RowFailure, Seq, Uniqueness
 from wal2lake.lake.tablefiles import DataFile, Replaced
 from wal2lake.lake.upsert import TooLarge, Upsert, UpsertMemory
@@ -309,36 +307,6 @@ def test_a_file_that_does_not_count_its_rows_is_rewritten(
     assert list(table.rows()) == [(1, 4), (1, 7), (1, 1), (1, 3)]
 
 
-PARTITIONED_BY_TEXT = tuple(
-    PhysicalField(f.name, f.name, None, f.spark_ddl, f.name == "a") for f in FIELDS
-)
-
-
-@pytest.mark.parametrize(
-    "changed",
-    [
-        {"physical_fields": PARTITIONED_BY_TEXT},
-        {"properties": {"delta.constraints.c": "number > 0"}},
-        {"properties": {"delta.enableRowTracking": "true"}},
-        {"fields": (*FIELDS[:3], FieldSpec("b", "struct<x:int>"))},
-        {"fields": (*FIELDS[:3], FieldSpec("b", "string", is_generated=True))},
-    ],
-)
-@pytest.mark.parametrize("kind", ["D", "T"])
-def test_a_table_that_asks_more_of_its_writers_is_for_spark(
-    tmp_path: Path, changed: dict[str, Any], kind: str
-) -> None:
-    table = Table(tmp_path / "t", [], 1)
-    state = replace(table.state, **changed)
-    table.state = replace(
-        state,
-        properties={**state.properties, "delta.enableDeletionVectors": "true"},
-    )
-    event = RowEvent(1, 0, kind, None, (1, 1) if kind == "D" else None)
-    with pytest.raises(TooLarge):
-        table.plan_events([event], TRUSTED)
-
-
 @pytest.mark.parametrize("memory", [1 << 20, 100_000, 1000, 0])
 def test_unchanged_values_that_do_not_fit_into_memory_are_read_in_parts(
     tmp_path: Path, memory: int
@@ -601,28 +569,31 @@ def test_a_table_that_only_spark_can_write_is_told_why(tmp_path: Path) -> None:
     parts = state.physical_fields
     for other, told in (
         (
-            {"properties": {"delta.enableRowTracking": "true"}},
-            'Its property "delta.enableRowTracking" is true.',
-        ),
-        (
-            {"properties": {"delta.constraints.c": "grp > 0"}},
-            'It has the property "delta.constraints.c".',
-        ),
-        (
-            {"fields": (replace(first, is_generated=True), *rest)},
-            'Delta Lake generates its column "grp".',
-        ),
-        (
             {"fields": (replace(first, spark_ddl="tinyint"), *rest)},
             'Its column "grp" is of Spark\'s type tinyint.',
         ),
         (
-            {"physical_fields": (*parts[:3], replace(parts[3], is_partition=True))},
-            'It is partitioned by column "b" of type string.',
+            {
+                "physical_fields": (
+                    replace(parts[0], is_partition=True, spark_ddl="double"),
+                    *parts[1:],
+                )
+            },
+            'It is partitioned by column "grp" of type double.',
         ),
     ):
         odd = replace(state, **other)
         assert only_spark(odd) == told
+    # What Delta demands of rows is checked here.
+    demanding = replace(state, properties={"delta.constraints.c": "grp > 0"})
+    assert only_spark(demanding) is None
+    assert not demanding.is_plain
+    assert (
+        only_spark(replace(state, properties={"delta.enableRowTracking": "true"}))
+        is None
+    )
+    text = (*parts[:3], replace(parts[3], is_partition=True))
+    assert only_spark(replace(state, physical_fields=text)) is None
     # One that the node can partition by.
     parted = (replace(parts[0], is_partition=True), *parts[1:])
     assert only_spark(replace(state, physical_fields=parted)) is None

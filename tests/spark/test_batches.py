@@ -1,4 +1,4 @@
-"""Batches of one table, whatever way each takes: at once, in runs, by MERGE, by plain append."""
+"""Batches of one table, whatever way each takes: at once, in runs, by plain append."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 from tests.fakes.lake_log import FIELDS, by_key, fill, rows_of, write_log
-from tests.fakes.spark_batches import SparkBatches
 
 from wal2lake.errors import StorageError
 from wal2lake.lake.batch.batchport import StageRequest
@@ -39,10 +38,9 @@ from wal2lake.testing.rowmodel import (
 def batches_of(
     spark: SparkSession, lake: DeltaTables, tmp_path: Path, upsert_bytes: int
 ) -> DeltaBatches:
-    """Batches with so many bytes of memory; 0: such as only Spark writes."""
+    """Batches with so many bytes of memory."""
     staging = tmp_path / f"staging{upsert_bytes}"
-    kind = DeltaBatches if upsert_bytes else SparkBatches
-    port = kind(spark, lake, staging, cores=2, upsert_bytes=upsert_bytes)
+    port = DeltaBatches(spark, lake, staging, cores=2, upsert_bytes=upsert_bytes)
     port._memory = UpsertMemory(upsert_bytes)
     return port
 
@@ -99,10 +97,9 @@ def test_every_way_of_applying_leaves_the_same_table_to_the_next(
     ways = {
         "upsert": batches_of(spark_session, lake, tmp_path, 1 << 20),
         "runs": batches_of(spark_session, lake, tmp_path, 3000),
-        "MERGE": batches_of(spark_session, lake, tmp_path, 0),
     }
     model = TableModel(KEY, dict(start))
-    turns = ["upsert", "runs", "MERGE", "runs", "upsert"]
+    turns = ["upsert", "runs", "runs", "upsert"]
     seen, used = [], []
     for number, (way, batch) in enumerate(
         zip(turns, batches(events, rng, len(turns)), strict=True)
@@ -125,17 +122,15 @@ def test_every_way_of_applying_leaves_the_same_table_to_the_next(
         seen.append(operations(location)[0])
         used.append(way)
     assert "upsert" in seen
-    assert "merge" in seen
     written = ways["upsert"].methods("app", location)
     assert sum(total.batches for total in written.values()) == used.count("upsert")
     in_runs = ways["runs"].methods("app", location)
     assert Method.UPSERT in {*written, *in_runs}
     assert all(total.seconds > 0 for total in in_runs.values())
-    assert list(ways["MERGE"].methods("app", location)) == [Method.MERGE]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("upsert_bytes", [1 << 20, 0])
+@pytest.mark.parametrize("upsert_bytes", [1 << 20, 300])
 @pytest.mark.parametrize("constraint", [False, True])
 def test_a_table_without_a_key_keeps_every_row_that_follows_a_truncate(
     lake: DeltaTables,
@@ -145,7 +140,7 @@ def test_a_table_without_a_key_keeps_every_row_that_follows_a_truncate(
     upsert_bytes: int,
     constraint: bool,
 ) -> None:
-    """In memory, by Spark, and in a table that only Spark may write to."""
+    """At once, in runs, and in a table that has a constraint of Delta's own."""
     port = batches_of(spark_session, lake, tmp_path, upsert_bytes)
     lake.create(location, FIELDS)
     fill(lake, spark_session, location, [(1, 1, "old", None)])

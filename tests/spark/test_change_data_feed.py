@@ -9,7 +9,6 @@ import pytest
 from pyspark.sql import SparkSession
 from tests.fakes.apply_world import World
 from tests.fakes.publisher import Change, Transaction
-from tests.fakes.spark_batches import SparkBatches
 
 from wal2lake.lake.port import FieldSpec
 from wal2lake.lake.spark.batches import DeltaBatches
@@ -39,19 +38,16 @@ def update(key: str, value: str) -> Change:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("by_spark", [True, False])
 def test_the_feed_tells_our_commits_as_rows_that_go_and_come(
     world: World,
     lake: DeltaTables,
     spark_session: SparkSession,
     tmp_path: Path,
-    by_spark: bool,
 ) -> None:
     """Our commits have no files of changes: Delta derives them from deletion vectors."""
     side = world.side
     table = f"delta.`{side.location(1)}`"
-    kind = SparkBatches if by_spark else DeltaBatches
-    batches = kind(
+    batches = DeltaBatches(
         spark_session, lake, tmp_path / "staging", cores=2, upsert_bytes=1 << 20
     )
     side.send(Transaction(100, tuple(insert(k, "1") for k in "abc")))

@@ -118,7 +118,7 @@ def test_batches_into_a_clustered_table_are_ours_and_compactions_cluster(
     monkeypatch.setattr("wal2lake.lake.compaction.compactor.LOOK_EVERY", 8)
     monkeypatch.setattr(clustered, "FILE_BYTES", 2000)
     port = batches_of(spark_session, lake, tmp_path, 1 << 20)
-    merges = batches_of(spark_session, lake, tmp_path, 0)
+    runs = batches_of(spark_session, lake, tmp_path, 3000)
     lake.create(location, FIELDS, clustering=["number"])
     model = TableModel(KEY, {})
     rng = random.Random(3)
@@ -184,14 +184,14 @@ def test_batches_into_a_clustered_table_are_ours_and_compactions_cluster(
         json.loads(one["stats"])["minValues"]["number"] >= -1 for one in compacted
     )
 
-    # A batch of Spark's, on a branch; its commit is ours.
+    # A batch in runs.
     events = [
         RowEvent(18, n, "U", (1, k, "merged", UNCHANGED))
         for n, k in enumerate(sorted(key[1] for key in model.rows)[:500])
     ]
     model.apply_all(events)
-    apply(merges, lake, location, tmp_path / "merges")(18, events)
-    assert operations(location)[0] == "merge"
+    apply(runs, lake, location, tmp_path / "runs")(18, events)
+    assert operations(location)[0] == "upsert"
     assert is_ours(location, lake.state(location).version)
     assert by_key(rows_of(spark_session, location)) == model.rows
 

@@ -2,47 +2,20 @@
 
 from __future__ import annotations
 
-import random
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
-from tests.fakes.histories import TRUSTED, UNTRUSTED
-from tests.fakes.lake_log import rows_of, write_log
-from tests.fakes.spark_batches import SparkBatches
-from tests.fakes.spelled import (
-    FIELDS,
-    SpelledModel,
-    meant,
-    shape_of,
-    spelled,
-    spelled_events,
-    staged_rows,
-)
 
-from wal2lake.lake import Cursor, FieldSpec
-from wal2lake.lake.batch.batchport import StageRequest
-from wal2lake.lake.batch.methods import Method
+from wal2lake.lake import FieldSpec
 from wal2lake.lake.branch import lookup
 from wal2lake.lake.spark.branch.branches import Branches
 from wal2lake.lake.spark.branch.keys import BranchKeys, Key
 from wal2lake.lake.spark.delta.deltatables import DeltaTables
-from wal2lake.lake.spark.merge.netchange import NetChange, net_change
 from wal2lake.lake.spark.query import Queries, relation
-from wal2lake.lake.staging.layout import DELETE, INSERT, RowFailure, spark_schema
-from wal2lake.lake.staging.logrows import LsnRange
-from wal2lake.model import Column, ConflictType, Oid, Relation, ReplicaIdentity
+from wal2lake.model import Oid
 from wal2lake.pgtypes.equality import alike, alike_sql, loose_columns
-from wal2lake.testing.rowmodel import (
-    KEY,
-    HistoryShape,
-    Row,
-    RowEvent,
-    batches,
-    history,
-    initial_rows,
-)
 
 pytestmark = pytest.mark.spark
 
@@ -173,120 +146,3 @@ def test_a_statements_keys_are_compared_by_their_types(
     assert found("a", "array('1.00', '2.0')")
     assert not found("a", "array('2', '1')")
     branches.drop(branch)
-
-
-@pytest.mark.parametrize(
-    "seed", [2, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 3))]
-)
-def test_a_net_change_finds_the_rows_that_are_meant(
-    spark_session: SparkSession, seed: int
-) -> None:
-    rng = random.Random(seed)
-    shape = HistoryShape(60, 12, moves=seed != 3, missing=True, truncates=seed == 2)
-    start = {key: spelled(row, rng) for key, row in initial_rows(shape, rng).items()}
-    numbers = {key: (*key, *row[2:]) for key, row in start.items()}
-    events = spelled_events(history(shape, numbers, rng), rng)
-    model = SpelledModel(KEY, dict(start))
-    for batch in batches(events, rng, 2):
-        before = {row[:2]: row for row in model.rows.values()}
-        model.apply_all(batch)
-        assert _merged(spark_session, batch, before) == {
-            row[:2]: row for row in model.rows.values()
-        }
-
-
-def _merged(
-    spark: SparkSession, batch: list[RowEvent], table: dict[Row, Row]
-) -> dict[Row, Row]:
-    """What MERGE does with the net change."""
-    of = shape_of(batch)
-    schema = spark_schema(of)
-    names = [part.split()[0] for part in schema.split(", ")]
-    staged = [tuple(row[name] for name in names) for row in staged_rows(batch, of)]
-    net = net_change(
-        spark.createDataFrame(staged, schema),
-        of,
-        spark.createDataFrame(list(table.values()), ROWS),
-        UNTRUSTED,
-    )
-    assert isinstance(net, NetChange), net
-    result = {} if net.replaces else dict(table)
-    written = net.found_by.get(1, "n1")
-    for row in net.rows.collect():
-        assert len([n for n in row.asDict() if n.startswith("n")]) == len(FIELDS)
-        key = (row["n0"], row[written])
-        stored = result.pop(key, None)
-        if row["op"] == DELETE or (row["op"] != INSERT and stored is None):
-            continue
-        new = tuple(
-            stored[i]
-            if stored is not None and row.asDict().get(f"u{i}")
-            else row[f"n{i}"]
-            for i in range(4)
-        )
-        assert meant(new[:2]) not in {meant(one) for one in result}
-        result[new[:2]] = new
-    return result
-
-
-def test_an_insert_of_a_key_that_is_written_differently_is_a_conflict(
-    spark_session: SparkSession,
-) -> None:
-    batch = [RowEvent(5, 0, "I", (1, "24:00:00", "new", None))]
-    of = shape_of(batch)
-    schema = spark_schema(of)
-    names = [part.split()[0] for part in schema.split(", ")]
-    staged = [tuple(row[name] for name in names) for row in staged_rows(batch, of)]
-    base = spark_session.createDataFrame([(1, "1 day", "old", None)], ROWS)
-    for uniqueness, taken in ((UNTRUSTED, True), (TRUSTED, False)):
-        found = net_change(
-            spark_session.createDataFrame(staged, schema), of, base, uniqueness
-        )
-        assert isinstance(found, RowFailure) == taken
-        if isinstance(found, RowFailure):
-            assert (found.conflict, found.seq.commit_lsn) == (
-                ConflictType.INSERT_EXISTS,
-                5,
-            )
-
-
-def test_merge_finds_the_rows_that_are_meant(
-    lake: DeltaTables, spark_session: SparkSession, location: str, tmp_path: Path
-) -> None:
-    columns = (
-        Column(f.name, f.pg_type_oid, -1, i in KEY) for i, f in enumerate(FIELDS)
-    )
-    sent = Relation(Oid(1), "public", "t", ReplicaIdentity.DEFAULT, tuple(columns))
-    lake.create(location, FIELDS)
-    there = [(1, f"{n} days", f"old {n}", None) for n in (2, 3, 4)]
-    rows = spark_session.createDataFrame(there, ROWS)
-    rows.write.format("delta").mode("append").save(location)
-    events = [
-        RowEvent(5, 0, "U", (1, "48:00:00", "new 2", None)),
-        RowEvent(5, 1, "D", None, (1, "72:00:00")),
-        RowEvent(5, 2, "U", (1, "120:00:00", "new 5", None), (1, "96:00:00")),
-        RowEvent(5, 3, "I", (1, "144:00:00", "new 6", None)),
-    ]
-    request = StageRequest(
-        namespace="public",
-        name="t",
-        state=lake.state(location),
-        key=("grp", "number"),
-        constraint="t_pkey",
-        sources=[write_log(tmp_path / "1.parquet", events, sent)],
-        span=LsnRange(0),
-        append=False,
-        trusted=False,
-    )
-    port = SparkBatches(
-        spark_session, lake, tmp_path / "staging", cores=2, upsert_bytes=0
-    )
-    staged = port.stage(request)
-    assert not staged.failures
-    port.commit(staged, Cursor("app", 6))
-    assert sorted(rows_of(spark_session, location), key=str) == [
-        (1, "120:00:00", "new 5", None),
-        (1, "144:00:00", "new 6", None),
-        (1, "48:00:00", "new 2", None),
-    ]
-    assert list(port.methods("app", location)) == [Method.MERGE]

@@ -20,7 +20,6 @@ from tests.spark.test_batches import batches_of, operations, request
 from wal2lake.lake.port import CommitConflict, Cursor, FieldSpec
 from wal2lake.lake.spark.batches import DeltaBatches
 from wal2lake.lake.spark.delta.deltatables import DeltaTables
-from wal2lake.lake.spark.merge import merge
 from wal2lake.model import Oid, ReplicaIdentity
 from wal2lake.observe.failpoints import arm
 from wal2lake.testing.rowmodel import Row, RowEvent
@@ -111,23 +110,21 @@ def apply_ours(rows: Model, lsn: int, *, whole: bool) -> None:
     [
         (1 << 20, True, ACTIONS[:3]),
         pytest.param(300, True, ACTIONS[:3], marks=pytest.mark.slow),
-        pytest.param(0, True, ACTIONS[:3], marks=pytest.mark.slow),
-        pytest.param(0, True, ACTIONS[3:], marks=pytest.mark.slow),
-        (0, False, ACTIONS[:2]),
+        pytest.param(1 << 20, True, ACTIONS[3:], marks=pytest.mark.slow),
+        (1 << 20, False, ACTIONS[:2]),
     ],
-    ids=["in memory", "runs", "merge", "merge-more", "multiset"],
+    ids=["at once", "runs", "more", "without a key"],
 )
 def test_whoever_commits_while_a_batch_is_applied_loses_nothing_and_gets_nothing_lost(
     lake: DeltaTables,
     spark_session: SparkSession,
     location: str,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     upsert_bytes: int,
     key: bool,
     actions: Sequence[str],
 ) -> None:
-    """In memory: between evaluation and commit. By Spark: when the rows are written already."""
+    """Between evaluation and commit."""
     port = batches_of(spark_session, lake, tmp_path, upsert_bytes)
     lake.create(location, FIELDS)
     rows: Model = {n: (0, n, "old", "b") for n in range(40)}
@@ -141,11 +138,6 @@ def test_whoever_commits_while_a_batch_is_applied_loses_nothing_and_gets_nothing
         relation = replace(RELATION, identity=ReplicaIdentity.FULL, columns=columns)
     hook: list[Callable[[], None]] = []
 
-    def at(name: str) -> None:
-        while name == "lake.merged" and hook:
-            hook.pop()()
-
-    monkeypatch.setattr(merge, "failpoint", at)
     tried = 0
 
     def attempt(lsn: int) -> None:
@@ -158,9 +150,8 @@ def test_whoever_commits_while_a_batch_is_applied_loses_nothing_and_gets_nothing
             request(lake, location, source, key=("grp", "number") if key else ())
         )
         assert not staged.failures
-        if upsert_bytes:
-            while hook:
-                hook.pop()()
+        while hook:
+            hook.pop()()
         try:
             port.commit(staged, Cursor("app", lsn))
         except CommitConflict:
@@ -188,7 +179,7 @@ def test_whoever_commits_while_a_batch_is_applied_loses_nothing_and_gets_nothing
             rows.values(), key=str
         ), action
     seen = operations(location)
-    assert seen[0] == ("upsert" if upsert_bytes else "merge" if key else "overwrite")
+    assert seen[0] == "upsert"
     assert not any((tmp_path / "warehouse" / "public").glob("_*"))
 
 

@@ -1,4 +1,4 @@
-"""Tables without a primary key whose batches Spark writes.
+"""Tables without a primary key, of which Spark reads what batches leave.
 
 The model is a list that is searched from its beginning, as in ``pure/test_upsert_repeats.py``.
 """
@@ -15,7 +15,6 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 from tests.fakes.lake_log import write_log
-from tests.fakes.spark_batches import SparkBatches
 from tests.spark.test_batches import operations
 
 from wal2lake.lake.batch.batchport import StageRequest
@@ -57,7 +56,7 @@ Content = tuple[str | None, ...]
 
 @dataclass
 class World:
-    """A table, filled and changed by batches that only Spark writes."""
+    """A table, filled and changed by batches."""
 
     spark: SparkSession
     lake: DeltaTables
@@ -106,7 +105,7 @@ def world(
     spark_session: SparkSession, lake: DeltaTables, location: str, tmp_path: Path
 ) -> World:
     lake.create(location, FIELDS)
-    port = SparkBatches(
+    port = DeltaBatches(
         spark_session, lake, tmp_path / "staging", cores=2, upsert_bytes=0
     )
     return World(spark_session, lake, location, port)
@@ -207,7 +206,7 @@ def test_a_column_of_our_own_keeps_its_value_and_gets_its_default(
         (ConflictType.UPDATE_MISSING, 1),
         (ConflictType.DELETE_MISSING, 1),
     ]
-    assert operations(world.location)[0] == "overwrite"
+    assert operations(world.location)[0] == "upsert"
 
 
 @pytest.mark.slow
@@ -217,7 +216,7 @@ def test_intervals_of_one_span_are_equal(
     fields = (FieldSpec("i", "string", pg_type_oid=Oid(1186)),)
     lake.create(location, fields)
     relation = replace(RELATION, columns=(Column("i", Oid(1186), -1, True),))
-    port = SparkBatches(
+    port = DeltaBatches(
         spark_session, lake, tmp_path / "staging", cores=2, upsert_bytes=0
     )
     world = World(spark_session, lake, location, port, relation)

@@ -64,7 +64,6 @@ def test_origins_follow_their_rows_and_readers_see_none(
     # A checkpoint on the way: tags go through it.
     lake.create(location, FIELDS, {**properties, "delta.checkpointInterval": "3"})
     ours = batches_of(spark_session, lake, tmp_path, 1 << 20)
-    merging = batches_of(spark_session, lake, tmp_path, 0)
     done = 0
 
     def stage(
@@ -157,9 +156,9 @@ def test_origins_follow_their_rows_and_readers_see_none(
     assert COLUMNS[0] not in json.dumps(
         [dict(file.action) for file in lake.files(lake.state(location)) or ()]
     )
-    # MERGE knows whose they are, too, and only who rewrites the files does not.
+    # Only who rewrites the files does not know whose they are.
     apply(
-        merging,
+        ours,
         [
             RowEvent(7, 0, "U", (0, 3, "merged", "y")),
             RowEvent(8, 0, "I", (0, 9, "x", "y")),

@@ -85,7 +85,7 @@ def test_inserts_look_for_marked_rows_as_soon_as_there_is_one(
     assert apply(4, RowEvent(4, 1, "I", (0, 2, "e", "f"))) == "append"
 
 
-def test_what_only_spark_could_apply_is_not_marked(
+def test_a_truncate_that_does_not_fit_into_memory_marks_nothing(
     lake: DeltaTables, spark_session: SparkSession, location: str, tmp_path: Path
 ) -> None:
     lake.create(location, COLUMNS)
@@ -110,16 +110,3 @@ def test_what_only_spark_could_apply_is_not_marked(
             " does not fit into memory",
             divides,
         )
-    plain = f"{location}-checked"
-    lake.create(plain, COLUMNS)
-    spark_session.sql(
-        f"alter table delta.`{plain}` add constraint positive check (number >= 0)"
-    )
-    port = batches_of(spark_session, lake, tmp_path, 1 << 20)
-    source = write_log(tmp_path / "plain.parquet", updates)
-    asked = replace(request(lake, plain, source), soft=facts_of([1, 2]))
-    (failure,) = port.stage(asked).failures
-    assert (failure.sqlstate, failure.hint) == (
-        "0A000",
-        "Create the subscription with delete_mode = hard.",
-    )

@@ -1,9 +1,8 @@
-"""From log files to tables: staging, net change and MERGE against the model."""
+"""From log files to tables: staging and net change against the model."""
 
 from __future__ import annotations
 
 import random
-import uuid
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,27 +24,25 @@ from tests.fakes.lake_log import (
 )
 
 from wal2lake.errors import CorruptLogError, InternalError
-from wal2lake.lake.port import (
-    CommitConflict,
-    Committed,
-    Cursor,
-    FieldSpec,
-    TableState,
-)
-from wal2lake.lake.spark.branch.branches import Branches
+from wal2lake.lake.port import Committed, Cursor, FieldSpec, TableState
 from wal2lake.lake.spark.delta.deltatables import DeltaTables
 from wal2lake.lake.spark.executors import SparkExecutors
-from wal2lake.lake.spark.merge.merge import Merge, commit_merge, plan_merge
-from wal2lake.lake.spark.query import Queries
 from wal2lake.lake.staging.convert import ConversionRules
 from wal2lake.lake.staging.defaults import Fill
-from wal2lake.lake.staging.layout import DELETE, INSERT, RowFailure, Seq
+from wal2lake.lake.staging.layout import (
+    DELETE,
+    INSERT,
+    RowFailure,
+    Seq,
+    Uniqueness,
+)
 from wal2lake.lake.staging.logrows import LogSource, LsnRange, plan_parts
 from wal2lake.lake.staging.stage import (
     StagedChanges,
     stage_changes,
     stage_inserts,
 )
+from wal2lake.lake.upsert import Upsert, UpsertMemory, plan_upsert
 from wal2lake.model import (
     Coercion,
     Column,
@@ -66,6 +63,30 @@ from wal2lake.testing.rowmodel import (
     history,
     initial_rows,
 )
+
+
+def apply_staged(
+    lake: DeltaTables,
+    state: TableState,
+    staged: StagedChanges,
+    uniqueness: Uniqueness,
+    directory: Path,
+    cursor: Cursor,
+) -> Committed:
+    files = lake.files(state)
+    assert files is not None
+    planned = plan_upsert(
+        staged, state, files, uniqueness, UpsertMemory(1 << 20), str(directory)
+    )
+    assert isinstance(planned, Upsert), planned
+    return lake.commit_files(
+        state.location,
+        planned.adds,
+        cursor,
+        read_version=state.version,
+        replace=planned.truncates,
+        replaced=planned.replaced,
+    )
 
 
 @pytest.mark.parametrize(
@@ -115,108 +136,18 @@ def test_a_history_in_batches_ends_as_the_model(
         )
         assert not staged.failures
         assert staged.contents.rows == len(batch)
-        merge = plan_merge(
-            spark_session,
-            state,
-            staged.written(str(tmp_path / f"staged{number}")),
-            TRUSTED if trusted else UNTRUSTED,
-        )
-        assert isinstance(merge, Merge), merge
-        done = commit(
-            spark_session,
-            merge,
+        done = apply_staged(
             lake,
+            state,
+            staged,
+            TRUSTED if trusted else UNTRUSTED,
+            tmp_path,
             Cursor("app", span.cut or 0),
         )
         assert done.version == state.version + 1
         assert lake.state(location).cursor("app") == span.cut
         model.apply_all(batch)
         assert by_key(rows_of(spark_session, location)) == model.rows
-
-
-def commit(
-    spark: SparkSession, merge: Merge, lake: DeltaTables, cursor: Cursor
-) -> Committed:
-    place = Path(merge.state.location).parent / "branches" / uuid.uuid4().hex
-    branches = Branches(spark, lake, Queries(spark))
-    try:
-        return commit_merge(merge, lake, branches, str(place), cursor)
-    finally:
-        assert not place.exists()
-
-
-def staged_update(
-    spark: SparkSession, lake: DeltaTables, location: str, tmp_path: Path
-) -> tuple[TableState, StagedChanges]:
-    source = write_log(
-        tmp_path / "log.parquet", [RowEvent(10, 1, "U", (1, 1, "new", "x"))]
-    )
-    state = lake.state(location)
-    return state, stage_changes(
-        spark,
-        [source],
-        target_of(state),
-        EVERYTHING,
-        str(tmp_path / "staged"),
-        parallelism=0,
-    )
-
-
-def test_a_merge_is_done_once_and_only_on_the_version_it_was_planned_on(
-    lake: DeltaTables, spark_session: SparkSession, location: str, tmp_path: Path
-) -> None:
-    lake.create(location, FIELDS)
-    fill(lake, spark_session, location, [(1, 1, "old", "x")])
-    state, staged = staged_update(spark_session, lake, location, tmp_path)
-    merge = plan_merge(
-        spark_session, state, staged.written(str(tmp_path / "staged")), TRUSTED
-    )
-    assert isinstance(merge, Merge)
-    first = commit(
-        spark_session,
-        merge,
-        lake,
-        Cursor("app", 11),
-    )
-    assert (first.version, first.already_done) == (2, False)
-    again = commit(
-        spark_session,
-        merge,
-        lake,
-        Cursor("app", 11),
-    )
-    assert (again.version, again.already_done) == (2, True)
-    with pytest.raises(CommitConflict):
-        commit(
-            spark_session,
-            merge,
-            lake,
-            Cursor("app", 12),
-        )
-    assert rows_of(spark_session, location) == [(1, 1, "new", "x")]
-    # The cursor's settings stay in the merge's own session.
-    fill(lake, spark_session, location, [(2, 2, "two", None)])
-    assert lake.state(location).cursors == {"app": 11}
-    assert spark_session.conf.get("spark.databricks.delta.write.txnAppId", None) is None
-
-
-def test_a_batch_that_changes_nothing_still_moves_the_cursor(
-    lake: DeltaTables, spark_session: SparkSession, location: str, tmp_path: Path
-) -> None:
-    lake.create(location, FIELDS)
-    state, staged = staged_update(spark_session, lake, location, tmp_path)
-    merge = plan_merge(
-        spark_session, state, staged.written(str(tmp_path / "staged")), TRUSTED
-    )
-    assert isinstance(merge, Merge)
-    done = commit(
-        spark_session,
-        merge,
-        lake,
-        Cursor("app", 11),
-    )
-    assert lake.state(location).cursor("app") == 11
-    assert done.version == 1
 
 
 def test_a_truncate_alone_empties_the_table(
@@ -233,16 +164,9 @@ def test_a_truncate_alone_empties_the_table(
         str(tmp_path / "staged"),
         parallelism=0,
     )
-    merge = plan_merge(
-        spark_session, state, staged.written(str(tmp_path / "staged")), UNTRUSTED
-    )
-    assert isinstance(merge, Merge)
     assert (
-        commit(
-            spark_session,
-            merge,
-            lake,
-            Cursor("app", 11),
+        apply_staged(
+            lake, state, staged, UNTRUSTED, tmp_path, Cursor("app", 11)
         ).version
         == 2
     )
@@ -418,16 +342,7 @@ def test_columns_go_by_name_and_local_columns_keep_their_values(
         str(tmp_path / "staged"),
         parallelism=0,
     )
-    merge = plan_merge(
-        spark_session, state, staged.written(str(tmp_path / "staged")), UNTRUSTED
-    )
-    assert isinstance(merge, Merge)
-    commit(
-        spark_session,
-        merge,
-        lake,
-        Cursor("app", 2),
-    )
+    apply_staged(lake, state, staged, UNTRUSTED, tmp_path, Cursor("app", 2))
     assert sorted(rows_of(spark_session, location)) == [
         ("b1", "local", 1, 1, "new"),
         ("b3", "local", 3, 3, "a2"),
@@ -468,16 +383,7 @@ def test_a_full_old_row_is_matched_by_key_and_fills_unchanged_values(
     )
     assert staged.shape.unchanged == frozenset()
     assert staged.shape.moved
-    merge = plan_merge(
-        spark_session, state, staged.written(str(tmp_path / "staged")), TRUSTED
-    )
-    assert isinstance(merge, Merge)
-    commit(
-        spark_session,
-        merge,
-        lake,
-        Cursor("app", 2),
-    )
+    apply_staged(lake, state, staged, TRUSTED, tmp_path, Cursor("app", 2))
     assert by_key(rows_of(spark_session, location)) == {
         (1, 1): (1, 1, "new", "LONG"),
         (5, 5): (5, 5, "moved", "LONG2"),

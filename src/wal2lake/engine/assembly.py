@@ -38,7 +38,6 @@ from wal2lake.lake.spark import (
     SparkSession,
     access_to,
     class_archive_path,
-    place_of_branches,
 )
 from wal2lake.lake.store import StoreOptions, is_object_store
 from wal2lake.local.concurrency.sequencevalues import SequenceLocks
@@ -143,7 +142,6 @@ def assemble(
         settings.exchange_directory / "staging",
         cores=options.cores,
         upsert_bytes=settings.apply.upsert_bytes,
-        branches_at=place_of_branches(settings.warehouse, catalog.system_identifier),
         index=index,
         compactor=compactor,
     )
@@ -188,7 +186,6 @@ def assemble(
         expressions=SparkExpressions(spark),
         sequences=sequences,
         batch_reads=batches.reads,
-        batch_places=batches.branch_places,
         telemetry=telemetry,
     )
     tables.register_background(node.vacuums)

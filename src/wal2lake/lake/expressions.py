@@ -1,9 +1,13 @@
-"""The port that evaluates users' expressions that resolve conflicts, and its values.
+"""The ports that evaluate expressions of Spark's SQL, and their values.
 
 Comes in: pairs of rows, ``local`` and ``remote``, with the facts of their commits. Goes out: for
 each pair the row that the expression chooses, or the values that it computes, or its error.
 ``upsert`` calls the port while a batch is staged, and the commands that set
 ``conflict_resolution`` check an expression with it; ``spark.expressions`` implements it.
+
+``RowDemands`` are what Delta demands of the rows that a writer adds to one table: its CHECK
+constraints and invariants hold, and its generated columns have their values. Comes in: rows.
+Goes out: the same rows with these values, and the rows that must not be written.
 """
 
 from __future__ import annotations
@@ -12,6 +16,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from wal2lake.lake.port import FieldSpec
@@ -69,6 +75,51 @@ def facts_table(
         ],
         names=["local_commit_time", "remote_commit_time", "local_origin"],
     )
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedValue:
+    """A value of a generated column that cannot be computed, or not be stored."""
+
+    row: int
+    column: str
+    sqlstate: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedRow:
+    """Why a row must not be written."""
+
+    sqlstate: str
+    message: str
+    shows_row: bool
+    """Whether the row's values belong to the error's detail."""
+
+
+class RowDemands(Protocol):
+    """Delta's demands on the rows of one table. Safe for all threads."""
+
+    @property
+    def generated(self) -> frozenset[str]:
+        """Columns that are computed: the generated columns that the publisher does not send."""
+
+    @property
+    def inputs(self) -> frozenset[str]:
+        """Columns from which these are computed."""
+
+    @property
+    def checked(self) -> frozenset[str]:
+        """Columns that conditions read."""
+
+    def compute(self, rows: pa.Table) -> tuple[dict[str, pa.Array], list[RefusedValue]]:
+        """Return the computed columns of rows, null where a value cannot be computed."""
+
+    def violating(self, rows: pa.Table) -> npt.NDArray[np.bool_]:
+        """Mark the rows that violate a condition, or make one fail."""
+
+    def explain(self, relation: str, row: pa.Table) -> RefusedRow:
+        """Return the error of a row that violates a condition."""
 
 
 class Expressions(Protocol):

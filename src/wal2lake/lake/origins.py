@@ -7,9 +7,8 @@ conflicts, while ``apply.track_commit_timestamp`` is on. Executors import it.
 Why this way. A row's origin is not a column of its table (DESIGN 2.3). A Parquet file may have
 columns that the table's schema does not name, and readers of the schema never see them. So a row
 keeps its origin as long as its file exists, also with deletion vectors, and our own compaction
-copies it. So does Spark when it writes a branch that has these columns (``with_marks``). A file
-that Spark has written in another way (OPTIMIZE, any other job) has no such columns, and the
-writers of its rows are unknown. PostgreSQL has the same case with frozen rows, which are no
+copies it. A file that Spark has written (OPTIMIZE, any job) has no such columns, and the writers
+of its rows are unknown. PostgreSQL has the same case with frozen rows, which are no
 conflict there either. The rows of a local statement belong to one transaction, so their files have
 a tag in their ``add`` action instead.
 
@@ -47,17 +46,6 @@ LONG_AGO: Final = -(1 << 62)
 """Time before all known times."""
 
 _TAG: Final = "wal2lake.origin"
-
-_INDEXED: Final = "delta.dataSkippingNumIndexedCols"
-
-_INDEXED_BY_DEFAULT: Final = 32
-"""Number of columns with statistics; -1 as a property means all."""
-
-_HIGHEST_ID: Final = "delta.columnMapping.maxColumnId"
-
-_FIRST_ID: Final = 2_147_483_000
-"""Field id of the first column in files of a table with field ids; the table assigns it to no
-column of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,32 +115,6 @@ def marks_in(columns: pa.Table) -> RowMarks:
         values[1],
         np.where(is_unknown, LONG_AGO, values[2]),
     )
-
-
-def with_marks(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Add the three columns after the table's own to Delta's metadata, so that Spark writes them
-    into its files. They get no statistics."""
-    schema = json.loads(metadata["schemaString"])
-    configuration = dict(metadata["configuration"])
-    own = len(schema["fields"])
-    indexed = min(own, int(configuration.get(_INDEXED, _INDEXED_BY_DEFAULT)))
-    configuration[_INDEXED] = str(indexed if indexed >= 0 else own)
-    for number, name in enumerate(COLUMNS, start=_FIRST_ID):
-        mapped = {}
-        if _HIGHEST_ID in configuration:
-            mapped = {
-                "delta.columnMapping.id": number,
-                "delta.columnMapping.physicalName": name,
-            }
-            configuration[_HIGHEST_ID] = str(number)
-        schema["fields"].append(
-            {"name": name, "type": "long", "nullable": True, "metadata": mapped}
-        )
-    return {
-        **metadata,
-        "schemaString": json.dumps(schema, separators=(",", ":")),
-        "configuration": configuration,
-    }
 
 
 def tagged(action: Mapping[str, Any], modified: Modified) -> dict[str, Any]:

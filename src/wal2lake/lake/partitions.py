@@ -4,9 +4,10 @@ Comes in: typed rows, or the ``partitionValues`` of a file. Goes out: the rows o
 without the columns that they all have in common, or those columns again.
 
 Delta stores a partition's values as text beside each file, where an empty text means NULL for
-every type. So a table cannot be partitioned by text, whose '' would come back as NULL
-(``port.can_partition``). The remaining types have one text for each value and are read back
-exactly, years before 1 and after 9999 included.
+every type. So the node makes no table that is partitioned by text, whose '' would come back as NULL
+(``port.can_partition``), and refuses '' in a table that another engine has made so. The remaining
+types have one text for each value and are read back exactly, years before 1 and after 9999
+included.
 
 Delta's writer in Spark writes timestamps with time zone without an era, so it would turn 44 BC
 into 44 AD. Our sessions make it write them as texts in the session's zone, UTC, which have a sign.
@@ -27,9 +28,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from wal2lake.errors import InternalError, StorageError
+from wal2lake.errors import FeatureNotSupportedError, InternalError, StorageError
 from wal2lake.lake.port import PhysicalField
 from wal2lake.pgtypes.moments import spark_number, spark_text
+
+EMPTY_TEXT: Final = (
+    "an empty text cannot be stored in a column by which a table is partitioned"
+)
 
 Values = tuple[str | None, ...]
 """Values of one partition, in the order of the table's columns."""
@@ -112,6 +117,8 @@ def value_of(text: str | None, kind: pa.DataType) -> Any:
     if text is None or text == "":
         return None
     try:
+        if pa.types.is_string(kind):
+            return text
         if pa.types.is_integer(kind):
             return int(text)
         if pa.types.is_boolean(kind):
@@ -143,6 +150,10 @@ def values_in(column: pa.ChunkedArray) -> set[Any]:
 def _text(value: pa.Scalar, kind: pa.DataType) -> str | None:
     if not value.is_valid:
         return None
+    if pa.types.is_string(kind):
+        if not value.as_py():
+            raise FeatureNotSupportedError(EMPTY_TEXT)
+        return str(value.as_py())
     if pa.types.is_integer(kind):
         return str(value.as_py())
     if pa.types.is_boolean(kind):

@@ -6,8 +6,8 @@ tablesync, local and commands; implemented for Delta in ``spark.delta``. No Spar
 functions and pure code import these values freely.
 
 Why this way. A table gets new content in exactly two ways: files that were written into its
-directory become visible together in one commit (``commit_files``), or Spark SQL writes (MERGE,
-DML). Both carry a *cursor*, the idempotence token of that commit: after any crash, a reader of the
+directory become visible together in one commit (``commit_files``), or Spark SQL writes (DML).
+Both carry a *cursor*, the idempotence token of that commit: after any crash, a reader of the
 table also reads its position. ``read_version`` is the requirement of a commit, as in Iceberg's and
 Delta's own protocols: (updates, requirements), and a failed requirement reports the expected and
 the actual version.
@@ -51,6 +51,12 @@ _CLUSTERING: Final = re.compile(
 )
 
 
+def has_partition_text(spark_ddl: str) -> bool:
+    """Whether the node writes partitions by such a column, if another engine has made the table. An
+    empty text is refused, since Delta reads it as NULL."""
+    return spark_ddl.lower() == "string" or can_partition(spark_ddl)
+
+
 def can_cluster(spark_ddl: str) -> bool:
     """Whether a table can be clustered by such a column: files have bounds of its values."""
     return _CLUSTERING.fullmatch(spark_ddl.lower()) is not None
@@ -73,10 +79,10 @@ class FieldSpec:
     """The publisher's name of a type that is stored as text."""
     pg_domain: Domain | None = None
     """The domain with which the publisher's column is declared."""
-    is_generated: bool = False
-    """True if Delta computes it from other columns."""
-    has_invariant: bool = False
-    """True if Delta has a condition for its values."""
+    generation: str | None = None
+    """Spark's expression from which Delta demands that each writer compute the column."""
+    invariant: str | None = None
+    """Spark's expression of a condition that Delta has for the column's values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,27 +150,24 @@ class TableState:
     @property
     def is_plain(self) -> bool:
         """Whether files that this node wrote may join the table without further checks. If not,
-        the table requires more of a writer: CHECK constraints, generated columns, invariants, row
-        tracking, or partitions by a type that ``can_partition`` rejects."""
-        return self.asks_more is None
+        Delta demands that a writer check or compute values of the rows (``demands``)."""
+        return not self.constraints and not any(
+            field.generation or field.invariant for field in self.fields
+        )
 
     @property
-    def asks_more(self) -> str | None:
-        """Return a sentence about one thing that keeps the table from being plain, or None."""
-        for part in self.physical_fields:
-            if part.is_partition and not can_partition(part.spark_ddl):
-                return f'It is partitioned by column "{part.name}" of type {part.spark_ddl}.'
-        if self.properties.get(_ROW_TRACKING) == "true":
-            return f'Its property "{_ROW_TRACKING}" is true.'
-        for name in self.properties:
-            if name.startswith(_CONSTRAINT):
-                return f'It has the property "{name}".'
-        for field in self.fields:
-            if field.is_generated:
-                return f'Delta Lake generates its column "{field.name}".'
-            if field.has_invariant:
-                return f'Its column "{field.name}" has an invariant of Delta Lake.'
-        return None
+    def constraints(self) -> Mapping[str, str]:
+        """Delta's own CHECK constraints: Spark's expressions by name."""
+        return {
+            name.removeprefix(_CONSTRAINT): text
+            for name, text in self.properties.items()
+            if name.startswith(_CONSTRAINT)
+        }
+
+    @property
+    def tracks_rows(self) -> bool:
+        """Whether each row has a number that it should keep."""
+        return self.properties.get(_ROW_TRACKING) == "true"
 
     def cursor(self, app_id: str) -> int | None:
         """Return the cursor of one application; None if it has never committed here."""
@@ -208,12 +211,10 @@ class CommitConflict(StorageError):
     retry = Retry.LATER
 
 
-def expect_version(
-    location: str, expected: int, actual: int, *, same_table: bool = True
-) -> None:
+def expect_version(location: str, expected: int, actual: int) -> None:
     """Raise CommitConflict unless the table is at the version for which the commit was
     prepared."""
-    if actual != expected or not same_table:
+    if actual != expected:
         raise CommitConflict(
             "could not serialize access due to concurrent update",
             detail=f'Table at "{location}" is at version {actual}, expected {expected}.',
@@ -282,10 +283,8 @@ class TablePort(Protocol):
         ...
 
     def files(self, state: TableState) -> Sequence[DataFile] | None:
-        """Return the data files of the newest version, which ``state`` describes.
-
-        None: that version is no longer the newest, or has too many files to list.
-        """
+        """Return the data files of the newest version, which ``state`` describes; None if that
+        version is no longer the newest."""
         ...
 
     def plainly_read(
@@ -388,14 +387,14 @@ class TablePort(Protocol):
     def writing(self, location: str) -> OrderedLock:
         """Return the table's lock (``LockRank.TABLE``).
 
-        A caller that commits to the table in another way (Spark's MERGE and DML) holds it
+        A caller that commits to the table in another way (Spark's DML) holds it
         meanwhile, so that ``commit_files`` of other threads waits."""
         ...
 
     def sync(self, location: str, version: int) -> None:
         """Make everything up to ``version`` survive a power loss (local storage).
 
-        For commits that Spark SQL made (MERGE, DML): they count only after this.
+        For commits that Spark SQL made (DML): they count only after this.
         """
         ...
 

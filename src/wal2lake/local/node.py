@@ -61,8 +61,7 @@ class EngineParts:
     compactor: Compactor
     mirrors: IcebergMirror
     changed: Callable[[], None]
-    batch_reads: Callable[[str], list[int | None]] = lambda location: []
-    batch_places: Callable[[], set[str]] = set
+    batch_reads: Callable[[str], list[int]] = lambda location: []
     vacuums: VacuumTurns = field(default_factory=VacuumTurns)
     ages: AgeClock = field(default_factory=AgeClock)
     telemetry: Telemetry = field(default_factory=Telemetry)

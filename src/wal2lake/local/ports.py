@@ -141,12 +141,8 @@ class RetentionParts(HasSettings, HasSnapshots, HasBranches, HasPublishing, Prot
     ages: AgeClock
     telemetry: Telemetry
 
-    def batch_reads(self, location: str, /) -> list[int | None]:
-        """Return the versions of a table that batches read; None for one that is not chosen
-        yet."""
-
-    def batch_places(self) -> set[str]:
-        """Return the locations of the branches of batches."""
+    def batch_reads(self, location: str, /) -> list[int]:
+        """Return the versions of a table that batches read."""
 
 
 class MirrorParts(HasSettings, HasCatalog, Protocol):

@@ -51,7 +51,6 @@ NAMES: Final = frozenset(
         "schemas.asked",
         # lake: one Delta commit
         "lake.files_synced",
-        "lake.merged",
         "lake.committed",
         "lake.commit_synced",
         # apply: a batch

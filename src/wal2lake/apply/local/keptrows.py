@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from wal2lake.catalog import TableDef
 from wal2lake.errors import ApplyError
 from wal2lake.lake import AddedFile, TablePort
-from wal2lake.lake.upsert import is_readable, keep_deleted
+from wal2lake.lake.upsert import is_plainly_written, keep_deleted
 
 
 def kept_by_copy(
@@ -25,13 +25,12 @@ def kept_by_copy(
     """Write the rows that ``version`` has and the copy lacks. The caller removes the files if it
     does not commit them. 55000 if the version is not the newest, or cannot be read here."""
     state = port.state(table.location)
-    present = port.files(state) if is_readable(state) else None
+    present = port.files(state) if is_plainly_written(state) else None
     if present is None or state.version != version:
         raise ApplyError(
             f'a copy cannot keep the deleted rows of table "{table.qualified}" now',
             sqlstate="55000",
-            detail="The table is being written, has too many files to list, or can only be"
-            " read by Spark.",
+            detail="The table is being written, or can only be written by Spark.",
             hint="The copy begins anew by itself. Rows that are no longer needed may be"
             " deleted here meanwhile.",
             context=f"COPY {table.name}",

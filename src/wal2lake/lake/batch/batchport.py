@@ -52,7 +52,7 @@ class StageRequest:
     shows_rows: bool = False
     """True if conflicts are reported with the texts of the rows."""
     resolutions: Resolutions = DEFAULT_RESOLUTIONS
-    """Resolutions of conflicts. If any is not PostgreSQL's, MERGE is not possible."""
+    """Resolutions of conflicts."""
     nulls: frozenset[str] = frozenset()
     """Columns without a default that may be null. An UPDATE may leave them out if it finds no row
     and inserts one."""
@@ -86,8 +86,7 @@ class Staged(Protocol):
 
     @property
     def conflicts(self) -> Sequence[RowConflict]:
-        """Conflicts that did not stop the batch, in log order; empty if MERGE applies the
-        batch."""
+        """Conflicts that did not stop the batch, in log order."""
 
     @property
     def history(self) -> Sequence[AddedFile]:

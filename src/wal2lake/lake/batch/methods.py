@@ -20,12 +20,9 @@ class Method(StrEnum):
     APPEND = "append"
     """Inserts, in files of their own."""
     UPSERT = "upsert"
-    """In the engine: new rows in files, deletion vectors for old rows."""
-    MERGE = "merge"
-    """The same by Spark, for a table that demands more of its writers."""
-    OVERWRITE = "overwrite"
-    """All rows rewritten by Spark."""
+    """New rows in files, deletion vectors for old rows."""
     TRUNCATE = "truncate"
+    """The same, after all rows of the table have been removed."""
 
 
 @dataclass(frozen=True, slots=True)

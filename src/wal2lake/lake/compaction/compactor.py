@@ -239,7 +239,8 @@ class Compactor:
             state = self._tables.state(location)
             with self._lock:
                 self._reading[location] = state.version
-            if not is_readable(state):
+            # Rows would get other numbers.
+            if state.tracks_rows or not is_readable(state):
                 return
             files = self._tables.files(state)
             if files is not None:

@@ -8,6 +8,7 @@ plain column.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -57,6 +58,18 @@ def read_field(field: Mapping[str, Any]) -> FieldSpec:
         pg_typmod=int(metadata.get(TYPMOD, -1)),
         pg_type_name=metadata.get(TYPE_NAME),
         pg_domain=domain and Domain(domain[0], Oid(int(domain[1])), int(domain[2])),
-        is_generated=_GENERATED in metadata,
-        has_invariant=_INVARIANT in metadata,
+        generation=metadata.get(_GENERATED),
+        invariant=_invariant_in(metadata),
     )
+
+
+def _invariant_in(metadata: Mapping[str, Any]) -> str | None:
+    """Return the condition of an invariant: ``{"expression": {"expression": "id > 0"}}``. Delta
+    refuses writes if it cannot read the text; here the text is no expression then."""
+    text = metadata.get(_INVARIANT)
+    if text is None:
+        return None
+    try:
+        return str(json.loads(text)["expression"]["expression"])
+    except (ValueError, KeyError, TypeError):
+        return str(text)

@@ -122,11 +122,10 @@ def refuse_unless_plain(state: TableState, fields: Sequence[NextField]) -> None:
     That is a table whose constraints or generated columns name its columns, and a change of
     columns by which it is partitioned or clustered.
     """
-    if not state.is_plain:
+    if not state.is_plain or state.tracks_rows:
         raise FeatureNotSupportedError(
             f'columns of the table at "{state.location}" cannot be changed',
-            detail="It has constraints, generated columns, row tracking of Delta's own, or"
-            " partitions by a type that this node does not write.",
+            detail="It has constraints, generated columns or row tracking of Delta's own.",
             hint="Create another table without them, and copy the rows.",
         )
     kept = {

@@ -30,7 +30,7 @@ from wal2lake.lake.port import (
 from wal2lake.lake.staging.convert import mapping_of
 from wal2lake.lake.store import store_at
 from wal2lake.lake.tablefiles import DataFile
-from wal2lake.lake.upsert import TooLarge, UpsertMemory, is_readable
+from wal2lake.lake.upsert import TooLarge, UpsertMemory, is_plainly_written
 from wal2lake.lake.upsert.stored import StoredRows
 
 _MOST_FILE_BYTES: Final = 64 << 20
@@ -93,7 +93,7 @@ class PlainChange:
         state, files = listed
         if not (
             state.has_vectors
-            and is_readable(state)
+            and is_plainly_written(state)
             and all(map(is_plain, state.fields, state.physical_fields))
         ):
             return None
@@ -114,7 +114,7 @@ class PlainChange:
             return None
         state, _ = listed
         if not (
-            is_readable(state)
+            is_plainly_written(state)
             and all(map(is_plain, state.fields, state.physical_fields))
         ):
             return None

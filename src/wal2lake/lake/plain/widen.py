@@ -28,7 +28,7 @@ from wal2lake.lake.staging.convert import SentColumn, convert_column, mapping_of
 from wal2lake.lake.staging.generated import computed
 from wal2lake.lake.store import store_at
 from wal2lake.lake.tablefiles import add_action
-from wal2lake.lake.upsert import is_readable
+from wal2lake.lake.upsert import is_plainly_written
 from wal2lake.lake.upsert.stored import StoredRows
 from wal2lake.model import Generated
 
@@ -72,7 +72,7 @@ def widened(
         for version in (before, after)
         for field, physical in zip(version.fields, version.physical_fields, strict=True)
     ]
-    if not (all(readable) and is_readable(before) and is_readable(after)):
+    if not (all(readable) and is_plainly_written(before) and is_plainly_written(after)):
         return None
     if sum(file.size for file in files) > _MOST_FILE_BYTES:
         return None

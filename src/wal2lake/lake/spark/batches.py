@@ -4,8 +4,7 @@ Inserts that cannot meet an existing row become data files at once. All other ch
 reduced to the net change per key and merged. The caller decides which of the two a batch is
 (``StageRequest.append``); this module decides by the number of rows how many tasks convert it, and
 whether a Spark job does. Batches are applied in this process (``upsert/``), in parts that fit into
-memory. A table that demands more of its writers is written by Spark: by MERGE (``merge.merge``), or
-by an overwrite if the table has no key (``merge.multiset``).
+memory. A table of types that this node does not write is refused.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from __future__ import annotations
 import shutil
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
@@ -22,6 +21,7 @@ from typing import Final
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
+from wal2lake.errors import FeatureNotSupportedError
 from wal2lake.lake.batch.batchport import Staged, StageRequest
 from wal2lake.lake.batch.methods import Method, MethodTotals, Total
 from wal2lake.lake.batch.reads import BatchReads
@@ -35,19 +35,10 @@ from wal2lake.lake.compaction import Compactor
 from wal2lake.lake.delta.datafile import discard_added
 from wal2lake.lake.executors import Pool
 from wal2lake.lake.keyindex import KeyIndex
-from wal2lake.lake.port import (
-    Committed,
-    Cursor,
-    TableState,
-    expect_version,
-)
-from wal2lake.lake.spark.branch.branches import Branches
+from wal2lake.lake.port import CommitConflict, Committed, Cursor, TableState
 from wal2lake.lake.spark.delta.deltatables import DeltaTables
 from wal2lake.lake.spark.executors import SparkExecutors
-from wal2lake.lake.spark.expressions import SparkExpressions
-from wal2lake.lake.spark.merge.merge import Merge, commit_merge, plan_merge
-from wal2lake.lake.spark.merge.multiset import plan_multiset
-from wal2lake.lake.spark.query import Queries
+from wal2lake.lake.spark.expressions import DemandsOfTables, SparkExpressions
 from wal2lake.lake.spark.session import use_pool
 from wal2lake.lake.staging.historyrows import HISTORY_WORD
 from wal2lake.lake.staging.layout import (
@@ -63,25 +54,14 @@ from wal2lake.lake.staging.stage import (
     stage_inserts,
     staged_pieces,
 )
-from wal2lake.lake.tablefiles import AddedFile, DataFile
-from wal2lake.lake.upsert import (
-    NotForUs,
-    TooLarge,
-    Upsert,
-    UpsertMemory,
-    plan_upsert,
-)
-from wal2lake.lake.upsert.conflicts import (
-    unchecked,
-    uncounted,
-    unmarked,
-    unrecorded,
-    unresolved,
-)
+from wal2lake.lake.tablefiles import AddedFile
+from wal2lake.lake.upsert import TooLarge, Upsert, UpsertMemory, plan_upsert
+from wal2lake.lake.upsert.conflicts import uncounted, unmarked, unwritable
 from wal2lake.lake.upsert.judging import ConflictRules
 from wal2lake.lake.upsert.lives.deferral import ByContent
 from wal2lake.lake.upsert.lives.marks import DeletionMarks
 from wal2lake.lake.upsert.recorded import append_recorded
+from wal2lake.lake.upsert.stored import is_plainly_written, only_spark
 from wal2lake.model import DELETED_AT, Coercion, ReplicaIdentity, merged
 
 _IN_PROCESS_ROWS: Final = 100_000
@@ -96,14 +76,13 @@ file."""
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class _Staged:
-    """The port's ``Staged``. One of ``inserts``, ``upsert`` and ``merge`` is set, unless staging
-    failed or there is nothing to do."""
+    """The port's ``Staged``. One of ``inserts`` and ``upsert`` is set, unless staging failed or
+    there is nothing to do."""
 
     state: TableState
     failures: Sequence[RowFailure]
     inserts: StagedInserts | None = None
     upsert: Upsert | None = None
-    merge: Merge | None = None
     coercions: Sequence[Coercion] = ()
     conflicts: Sequence[RowConflict] = ()
     directory: Path | None = None
@@ -138,22 +117,18 @@ class DeltaBatches:
         staging: Path,
         cores: int,
         upsert_bytes: int,
-        branches_at: str | None = None,
         index: KeyIndex | None = None,
         compactor: Compactor | None = None,
     ) -> None:
         """Empty ``staging``, because whatever an earlier process staged was not committed.
 
-        Changes of up to ``upsert_bytes``, all tables together, are in memory at a time. Spark
-        writes below ``branches_at``, which must be on the tables' storage; by default it is in
-        ``staging``.
+        Changes of up to ``upsert_bytes``, all tables together, are in memory at a time.
         """
         self._spark = spark
         self._expressions = SparkExpressions(spark)
         self._executors = SparkExecutors(spark)
         self._tables = tables
-        self._branches = Branches(spark, tables, Queries(spark))
-        self._branches_at = branches_at or str(staging / "branches")
+        self._demands = DemandsOfTables(spark)
         self._staging = staging
         self._cores = cores
         self._memory = UpsertMemory(max(_LEAST_BYTES, upsert_bytes))
@@ -164,13 +139,9 @@ class DeltaBatches:
         shutil.rmtree(staging, ignore_errors=True)
         staging.mkdir(parents=True)
 
-    def reads(self, location: str) -> list[int | None]:
-        """Return the versions of a table that batches read; None for one that is not chosen yet."""
-        return [*self._reads.versions(location), *self._branches.bases(location)]
-
-    def branch_places(self) -> set[str]:
-        """Return the locations of the branches of batches."""
-        return self._branches.places()
+    def reads(self, location: str) -> list[int]:
+        """Return the versions of a table that batches read."""
+        return self._reads.versions(location)
 
     def methods(self, writer: str, location: str) -> Mapping[Method, Total]:
         """Return how a subscription's batches of one table were written; see
@@ -230,7 +201,8 @@ class DeltaBatches:
         parallelism = 0 if small else self._cores
         if request.append and not self._only_adds(request):
             request = replace(request, append=False)
-        if request.append and request.state.is_plain and request.history is None:
+        is_plain = is_plainly_written(request.state)
+        if is_plain and request.append and request.history is None:
             inserts = stage_inserts(
                 self._executors,
                 request.sources,
@@ -265,21 +237,16 @@ class DeltaBatches:
             if request.history is not None:
                 staged.history_of = request.history.state
             if not changes.failures and (changes.paths or changes.held):
-                files = self._tables.files(request.state)
                 began = time.monotonic()
-                planned: Planned
-                if _appends_recorded(request):
+                planned: Upsert | RowFailure
+                if is_plain and request.append:
                     staged.appends = True
                     planned = _append_recorded(request, changes)
                 else:
-                    planned = self._plan(request, changes, files, directory)
+                    planned = self._plan(request, changes, directory)
                 staged.seconds = time.monotonic() - began
                 if isinstance(planned, RowFailure):
                     staged.failures = (planned,)
-                elif isinstance(planned, Merge):
-                    staged.merge = planned
-                elif isinstance(planned, tuple):
-                    staged.merge, staged.conflicts = planned
                 else:
                     staged.upsert = planned
                     staged.conflicts = planned.conflicts
@@ -289,13 +256,23 @@ class DeltaBatches:
         return staged
 
     def _plan(
-        self,
-        request: StageRequest,
-        changes: StagedChanges,
-        files: Sequence[DataFile] | None,
-        directory: Path,
-    ) -> Planned:
+        self, request: StageRequest, changes: StagedChanges, directory: Path
+    ) -> Upsert | RowFailure:
         name = f"{request.namespace}.{request.name}"
+        why = only_spark(request.state)
+        if why is not None:
+            return unwritable(name, _positions(changes), why)
+        try:
+            demands = self._demands.of(request.state, _sent_columns(request))
+        except FeatureNotSupportedError as error:
+            why = " ".join(filter(None, (f"{error.message}.", error.detail)))
+            return unwritable(name, _positions(changes), why)
+        files = self._tables.files(request.state)
+        if files is None:
+            raise CommitConflict(
+                "could not serialize access due to concurrent update",
+                detail=f'Table at "{request.state.location}" has been written meanwhile.',
+            )
         uniqueness = Uniqueness(
             request.trusted,
             request.constraint,
@@ -318,43 +295,24 @@ class DeltaBatches:
             request.name,
             request.rules.generated,
             _deletion_marks(request),
+            demands,
         )
-        why: str | None = "It has too many files to list."
-        if files is not None:
-            try:
-                return plan_upsert(
-                    changes,
-                    request.state,
-                    files,
-                    uniqueness,
-                    self._memory,
-                    str(directory),
-                    rules=rules,
-                    shows_rows=request.shows_rows,
-                    index=self._index,
-                    history=request.history,
-                )
-            except NotForUs as refused:
-                why = str(refused)
-            except TooLarge:
-                why = None
-        refuse = _refusal(request, changes)
-        if refuse is not None:
-            self._expect_newest(request.state)
-            rows = (table.select(["lsn", "ord"]) for table in changes.tables())
-            return refuse(name, pa.concat_tables(rows), why)
-        changes = changes.written(str(directory))
-        if changes.shape.repeats:
-            return plan_multiset(
-                self._spark, request.state, changes, shows_rows=request.shows_rows
+        try:
+            return plan_upsert(
+                changes,
+                request.state,
+                files,
+                uniqueness,
+                self._memory,
+                str(directory),
+                rules=rules,
+                shows_rows=request.shows_rows,
+                index=self._index,
+                history=request.history,
             )
-        planned = plan_merge(
-            self._spark, request.state, changes, uniqueness, request.commits
-        )
-        if uniqueness.deferrable and isinstance(planned, RowFailure):
-            # Spark judges each change by itself; a smaller batch may be judged here.
-            raise ByContent
-        return planned
+        except TooLarge:
+            refused = unmarked if request.soft is not None else uncounted
+            return refused(name, _positions(changes))
 
     def _only_adds(self, request: StageRequest) -> bool:
         """Whether a batch of inserts may be added as it is: no marked row has one of its keys."""
@@ -366,15 +324,6 @@ class DeltaBatches:
         column = request.state.physical_fields[_mark_position(request)].physical_name
         return not request.key or (
             files is not None and all(file.is_null(column) for file in files)
-        )
-
-    def _expect_newest(self, state: TableState) -> None:
-        newest = self._tables.state(state.location)
-        expect_version(
-            newest.location,
-            state.version,
-            newest.version,
-            same_table=newest.table_id == state.table_id,
         )
 
     def commit(self, staged: Staged, cursor: Cursor) -> Committed:
@@ -414,16 +363,6 @@ class DeltaBatches:
 
     def _commit(self, staged: _Staged, cursor: Cursor) -> Committed | None:
         location, version = staged.state.location, staged.state.version
-        if staged.merge is not None:
-            place = f"{self._branches_at}/{uuid.uuid4().hex}"
-            return commit_merge(
-                staged.merge,
-                self._tables,
-                self._branches,
-                place,
-                cursor,
-                staged.remarks,
-            )
         # A row inserted and deleted in the same batch leaves no trace in the table, but
         # subscribers that replay individual changes must see both: commit even if empty.
         is_replayed = staged.remarks.sent is not None and staged.changes > 0
@@ -482,16 +421,6 @@ class DeltaBatches:
             shutil.rmtree(staged.directory, ignore_errors=True)
 
 
-Planned = Upsert | Merge | tuple[Merge, Sequence[RowConflict]] | RowFailure
-"""The changes to be written, with the conflicts of a batch that Spark writes; or the failure of a
-batch that cannot be applied."""
-
-
-def _appends_recorded(request: StageRequest) -> bool:
-    """Whether the batch only adds rows, which are recorded, too."""
-    return request.append and request.state.is_plain and request.history is not None
-
-
 def _append_recorded(request: StageRequest, changes: StagedChanges) -> Upsert:
     assert request.history is not None
     adds, history = append_recorded(
@@ -518,12 +447,12 @@ def _is_as_sent(request: StageRequest, staged: _Staged) -> bool:
     if request.rules.generated:
         # The publisher sent the rows without generated columns.
         return False
+    if any(field.generation for field in request.state.fields):
+        return False
     if staged.inserts is not None or request.trusted:
         return True
-    # Changes before a TRUNCATE are not checked for their rows, and MERGE checks none.
-    if staged.upsert is not None:
-        return not (request.key and staged.upsert.passed_over)
-    return staged.merge is not None and not request.key
+    # Changes before a TRUNCATE are not checked for their rows.
+    return staged.upsert is not None and not (request.key and staged.upsert.passed_over)
 
 
 def _mark_position(request: StageRequest) -> int:
@@ -536,31 +465,10 @@ def _deletion_marks(request: StageRequest) -> DeletionMarks | None:
     return DeletionMarks(_mark_position(request), request.soft)
 
 
-def _needs_new_rows(request: StageRequest) -> bool:
-    """Whether UPDATEs must be evaluated in memory, because the rows that they make are checked or
-    computed."""
-    return bool(request.rules.checks or request.rules.generated)
-
-
-def _refusal(
-    request: StageRequest, changes: StagedChanges
-) -> Callable[[str, pa.Table, str | None], RowFailure] | None:
-    """Return the maker of the failure of a batch that Spark cannot apply; None if it can."""
-    # Such a TRUNCATE is not cut into runs; without it the others would be no obstacle.
-    if request.soft is not None and changes.shape.truncate is not None:
-        return unmarked
-    if request.counted:
-        return uncounted
-    # Spark cannot resolve conflicts.
-    if request.resolutions.chosen and changes.shape.key:
-        return unresolved
-    # Spark neither checks the rows that UPDATEs make, nor computes their columns.
-    if _needs_new_rows(request) and changes.contents.updates:
-        return unchecked
-    if request.history is not None:
-        return unrecorded
-    # Spark does not mark deleted rows.
-    return None if request.soft is None else unmarked
+def _positions(changes: StagedChanges) -> pa.Table:
+    """Return lsn and ord of all events."""
+    rows = (table.select(["lsn", "ord"]) for table in changes.tables())
+    return pa.concat_tables(rows)
 
 
 def _defers_key(request: StageRequest) -> bool:
@@ -577,26 +485,24 @@ def _defers_key(request: StageRequest) -> bool:
 
 
 def _method(staged: _Staged) -> Method:
-    if staged.merge is not None:
-        replaces, changes = staged.merge.net.replaces, staged.merge.staged
-        if replaces and not (staged.merge.net.whole or changes.contents.inserts):
-            return Method.TRUNCATE
-        if replaces:
-            return Method.OVERWRITE
-        return Method.MERGE if changes.shape.key else Method.APPEND
-    if staged.appends:
+    if staged.upsert is None or staged.appends:
         return Method.APPEND
-    if staged.upsert is not None:
-        return Method.TRUNCATE if staged.upsert.truncates else Method.UPSERT
-    return Method.APPEND
+    return Method.TRUNCATE if staged.upsert.truncates else Method.UPSERT
+
+
+def _sent_columns(request: StageRequest) -> frozenset[str]:
+    """Return the columns that a relation of the batch has."""
+    names = (
+        column.name for source in request.sources for column in source.relation.columns
+    )
+    return frozenset(filter(None, names))
 
 
 def _unsent_columns(request: StageRequest) -> frozenset[int]:
     """Return the positions of the table's columns that no relation of the batch has, and that are
     null in a row without them."""
-    sent = {c.name for source in request.sources for c in source.relation.columns}
     fields = request.state.fields
-    nulls = request.nulls - sent
+    nulls = request.nulls - _sent_columns(request)
     return frozenset(i for i, column in enumerate(fields) if column.name in nulls)
 
 

@@ -35,6 +35,11 @@ _COMPILED: Final = 256
 
 _NOT_NULL_VIOLATION: Final = "23502"
 
+_COMPUTED_BY_DELTA: Final = (
+    "Delta Lake's table computes this column by an expression of Spark's. Create the table anew"
+    " without it, or skip the transaction: ALTER SUBSCRIPTION ... SKIP (lsn = ...)."
+)
+
 Mask = npt.NDArray[np.bool_]
 
 
@@ -47,13 +52,15 @@ class NotComputed:
     sqlstate: str
     message: str
     """PostgreSQL's message."""
+    by_delta: bool = False
+    """Whether Delta Lake generates the column, by an expression of Spark's."""
 
     @property
     def hint(self) -> str | None:
         """Remedy for an operator; None if the general hint for a column applies."""
-        return (
-            None if self.sqlstate == _NOT_NULL_VIOLATION else computed_here(self.column)
-        )
+        if self.sqlstate == _NOT_NULL_VIOLATION:
+            return None
+        return _COMPUTED_BY_DELTA if self.by_delta else computed_here(self.column)
 
 
 @lru_cache(maxsize=_COMPILED)
@@ -91,7 +98,7 @@ def computed(
         ]
         place = rows.schema.get_field_index(name)
         if where is not None:
-            array = _in_place(rows.column(place), array, where)
+            array = in_place(rows.column(place), array, where)
         rows = rows.set_column(place, rows.schema.field(place), array)
     return rows, sorted(failed, key=lambda failure: failure.row)
 
@@ -117,7 +124,7 @@ def _column(
     return converted.array, failed
 
 
-def _in_place(column: pa.ChunkedArray, values: pa.Array, where: Mask) -> pa.Array:
+def in_place(column: pa.ChunkedArray, values: pa.Array, where: Mask) -> pa.Array:
     """Return the column with other values ``where``."""
     place = np.cumsum(where) - 1 + len(column)
     taken = np.where(where, place, np.arange(len(column)))

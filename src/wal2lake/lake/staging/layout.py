@@ -12,8 +12,8 @@ by the target's position, so that no column name of a user can clash with ours:
     o<i> <type>       moved: the old key's columns. Only if the batch has such rows
 
 So ``n`` at the key's positions is the key of every event but T, and a batch without moved rows
-needs nothing else. A file omits the u<i> and o<i> that it does not need; Spark reads a missing
-column as null, which means false and "not moved".
+needs nothing else. A file omits the u<i> and o<i> that it does not need; a missing column stands
+for null, which means false and "not moved".
 
 Pure values: executors import this module, and so may tests without Spark.
 """
@@ -136,16 +136,6 @@ class Uniqueness:
     content."""
     counted: tuple[int, ...] = ()
     """Positions of a deferrable key's columns, if rows are found by their content."""
-
-
-def spark_schema(shape: ChangeShape) -> str:
-    """Return the DDL that reads staged files of this shape."""
-    parts = ["lsn bigint", "ord bigint", "op tinyint", "moved boolean"]
-    parts += [f"n{i} {f.spark_ddl}" for i, f in enumerate(shape.fields)]
-    parts += [f"u{i} boolean" for i in sorted(shape.unchanged)]
-    if shape.moved:
-        parts += [f"o{i} {shape.fields[i].spark_ddl}" for i in shape.key]
-    return ", ".join(parts)
 
 
 def smallest(failures: Iterable[RowFailure]) -> RowFailure | None:

@@ -22,12 +22,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from wal2lake.lake.origins import BatchCommits
+from wal2lake.lake.partitions import EMPTY_TEXT
 from wal2lake.lake.port import FieldSpec, PhysicalField
 from wal2lake.lake.staging.convert import (
     NO_RULES,
@@ -55,6 +57,11 @@ from wal2lake.lake.staging.wholerows import refused_by_checks, with_generated
 from wal2lake.model import Coercion, Generated, Lsn, Relation, ReplicaIdentity
 from wal2lake.pgtypes import RemoteTypes, TypeMapping
 from wal2lake.pgtypes.moments import numbered
+
+_NO_EMPTY_TEXT: Final = (
+    "Create the table anew without partitions by this column, or skip the transaction: ALTER"
+    " SUBSCRIPTION ... SKIP (lsn = ...)."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +102,15 @@ class StageTarget:
         """Their positions in ``fields``; a key's columns in key order."""
         names = [f.name for f in self.fields]
         return tuple(names.index(k) for k in self.identity)
+
+    @property
+    def partition_texts(self) -> frozenset[str]:
+        """The text columns by which the table is partitioned."""
+        return frozenset(
+            field.name
+            for field, physical in zip(self.fields, self.physical, strict=True)
+            if physical.is_partition and field.spark_ddl.lower() == "string"
+        )
 
     @property
     def qualified(self) -> str:
@@ -209,6 +225,7 @@ def insert_rows(
             array = converted.array
             bad += converted.bad
         bad += rows.nulls(array, spec, every, bad)
+        bad += rows.empty_texts(array, spec, every, bad)
         arrays.append(array)
     table = pa.Table.from_arrays(arrays, names=[f.name for f in target.fields])
     table = rows.generated(table, every, bad)
@@ -259,6 +276,7 @@ def change_rows(
         if spec.name in target.key:
             written = rows.op != TRUNCATE
         bad += rows.nulls(array, spec, written, bad)
+        bad += rows.empty_texts(array, spec, written, bad)
         news.append(array)
         if unchanged.any():
             flags[i] = unchanged
@@ -497,11 +515,29 @@ class _Rows:
             # A generated column is checked when it is computed.
             return []
         sent = self.position(spec) is not None
+        if spec.generation is not None and not sent:
+            # So is one of Delta's own.
+            return []
         takes = self._target.rules.takes_null(spec, sent=sent)
         if takes and spec.name not in self._target.key:
             return []
         refused = nulls_refused(array, spec, self._target.name, where)
         return [r for r in refused if all(r.row != b.row for b in bad)]
+
+    def empty_texts(
+        self, array: pa.Array, spec: FieldSpec, where: Mask, bad: Sequence[BadValue]
+    ) -> list[BadValue]:
+        """Return the first empty text in a column by which the table is partitioned, where Delta
+        reads it as NULL."""
+        if spec.name not in self._target.partition_texts:
+            return []
+        empty = pc.fill_null(pc.equal(array, ""), False)
+        rows = np.flatnonzero(empty.to_numpy(zero_copy_only=False) & where)
+        return [
+            BadValue(int(row), spec.name, "0A000", EMPTY_TEXT, hint=_NO_EMPTY_TEXT)
+            for row in rows[:1]
+            if all(row != b.row for b in bad)
+        ]
 
     def generated(self, rows: pa.Table, where: Mask, bad: list[BadValue]) -> pa.Table:
         """Compute the generated columns of rows ``where``, except of rows that are already bad."""

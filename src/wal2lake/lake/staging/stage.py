@@ -21,16 +21,14 @@ exception.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from wal2lake.errors import InternalError, Wal2LakeError
@@ -77,8 +75,6 @@ class StagedInserts:
     """Ascending; if there are any, ``files`` is empty."""
 
 
-_RANGED: Final = {"smallint": int, "int": int, "bigint": int, "string": str}
-
 _RUN_BYTES: Final = 16 << 20
 """Bytes of rows that are converted together; beyond them the fixed cost of a conversion is
 small."""
@@ -86,9 +82,6 @@ small."""
 _HELD_BYTES: Final = 16 << 20
 """Most staged changes of one table that stay in memory if this process stages them. Writing and
 reading a few rows again would cost more than everything else that is done with them. A guess."""
-
-KeyRange = tuple[int | str, int | str]
-"""Lowest and highest value, or a bit beyond."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +94,6 @@ class StagedChanges:
     """Bytes of all values, uncompressed."""
     contents: StagedContents
     shape: ChangeShape
-    first_key: KeyRange | None
-    """Bounds of the first column of all keys, new and old, if the files' statistics have them."""
     failures: tuple[RowFailure, ...]
     """Ascending; if there are any, ``paths`` is empty."""
     held: tuple[pa.Table, ...] = ()
@@ -111,17 +102,6 @@ class StagedChanges:
     def tables(self) -> list[pa.Table]:
         """Return all tables, in no order. Raises StorageError."""
         return [*self.held, *map(read_staged, self.paths)]
-
-    def written(self, directory: str) -> StagedChanges:
-        """Return the same changes with all tables in files below ``directory``. Raises
-        StorageError."""
-        paths = list(self.paths)
-        for table in self.held:
-            with DataFileWriter(directory, durable=False) as writer:
-                writer.write(table)
-                if writer.finish() is not None:
-                    paths.append(writer.path)
-        return replace(self, paths=tuple(paths), held=())
 
 
 def stage_inserts(
@@ -187,10 +167,8 @@ def stage_changes(
         by_content,
     )
     tables = () if failures else tuple(t for a in answers for t in a.held)
-    stats = [f.stats for a in answers for f in a.files]
-    first_key = _range_of(tables, shape) if tables else _key_range(stats, shape)
     size = sum(a.size for a in answers)
-    return StagedChanges(paths, size, contents, shape, first_key, failures, tables)
+    return StagedChanges(paths, size, contents, shape, failures, tables)
 
 
 def _tasks(
@@ -222,7 +200,7 @@ class _Answer:
 
     files: list[AddedFile]
     paths: list[str]
-    """Paths of staged changes; ``files`` then has their statistics."""
+    """Paths of staged changes."""
     contents: StagedContents
     failures: list[RowFailure]
     held: list[pa.Table] = field(default_factory=list)
@@ -325,9 +303,7 @@ def _change_task(
                 if answer.failures:
                     writer.discard()
                 else:
-                    added = writer.finish()
-                    if added is not None:
-                        answer.files.append(added)
+                    if writer.finish() is not None:
                         answer.paths.append(writer.path)
     except Wal2LakeError as error:
         answer.error = error
@@ -421,52 +397,6 @@ def _sum_of(answers: Iterable[_Answer]) -> StagedContents:
     for answer in answers:
         contents.add(answer.contents)
     return contents
-
-
-def _key_range(stats: Iterable[str | None], shape: ChangeShape) -> KeyRange | None:
-    """Return the key range by the statistics of the staged files; None if one lacks them, or there
-    are no files."""
-    if not shape.key:
-        return None
-    # Statistics of other types are text or rounded numbers, which do not equal literals.
-    kind = _RANGED.get(shape.fields[shape.key[0]].spark_ddl.lower())
-    if kind is None:
-        return None
-    low: list[int | str] = []
-    high: list[int | str] = []
-    for text in stats:
-        statistics = json.loads(text or "{}")
-        for name in (f"n{shape.key[0]}", f"o{shape.key[0]}"):
-            nulls = statistics.get("nullCount", {}).get(name)
-            if nulls is None and name[0] == "o":
-                continue
-            if nulls is not None and nulls == statistics["numRecords"]:
-                continue
-            if name not in statistics.get("minValues", {}):
-                return None
-            low.append(statistics["minValues"][name])
-            high.append(statistics["maxValues"][name])
-    if not low or any(type(value) is not kind for value in (*low, *high)):
-        return None
-    return min(low), max(high)
-
-
-def _range_of(tables: Sequence[pa.Table], shape: ChangeShape) -> KeyRange | None:
-    """Return the key range by the changes themselves, as ``_key_range`` does."""
-    if not shape.key:
-        return None
-    if _RANGED.get(shape.fields[shape.key[0]].spark_ddl.lower()) is None:
-        return None
-    low: list[int | str] = []
-    high: list[int | str] = []
-    for table in tables:
-        for name in (f"n{shape.key[0]}", f"o{shape.key[0]}"):
-            if name in table.column_names:
-                bounds = pc.min_max(table.column(name)).as_py()
-                if bounds["min"] is not None:
-                    low.append(bounds["min"])
-                    high.append(bounds["max"])
-    return (min(low), max(high)) if low else None
 
 
 def _first_failures(failures: Iterable[RowFailure]) -> tuple[RowFailure, ...]:

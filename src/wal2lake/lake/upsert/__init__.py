@@ -21,17 +21,17 @@ change by numbered keys, and finding keys in files. Never: Spark, commits, or mo
     memory      limits the memory of all batches together
 """
 
-from wal2lake.lake.upsert.memory import NotForUs, TooLarge, UpsertMemory
+from wal2lake.lake.upsert.memory import TooLarge, UpsertMemory
 from wal2lake.lake.upsert.runs.whole import Upsert, plan_upsert
 from wal2lake.lake.upsert.soft.recopied import keep_deleted
-from wal2lake.lake.upsert.stored import StoredRows, is_readable
+from wal2lake.lake.upsert.stored import StoredRows, is_plainly_written, is_readable
 
 __all__ = [
-    "NotForUs",
     "StoredRows",
     "TooLarge",
     "Upsert",
     "UpsertMemory",
+    "is_plainly_written",
     "is_readable",
     "keep_deleted",
     "plan_upsert",

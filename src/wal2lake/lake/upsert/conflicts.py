@@ -39,11 +39,6 @@ _INCOMPLETE: Final = (
     " sent."
 )
 
-_WITHOUT_RESOLUTIONS: Final = (
-    "Set conflict_resolution to a value that leaves this table out (ALTER SUBSCRIPTION ..."
-    " SET)."
-)
-
 
 def missing_rows(
     shape: ChangeShape, table: pa.Table, missed: Index, *, values: bool
@@ -182,61 +177,40 @@ def shown(
     return replace(failure, row=row, local=local, identity=identity)
 
 
-def uncounted(relation: str, rows: pa.Table, why: str | None) -> RowFailure:
-    """Build the failure of a batch in which a key is repeated before the transactions end, and
-    which cannot be counted here. Spark judges each change by itself. ``rows``: lsn and ord of the
-    batch's events. ``why``: the sentence of ``only_spark``; None: the batch does not fit into
-    memory and must not be cut into runs. It is divided unless it is one transaction."""
-    task = "judge the deferrable primary key"
-    return _only_in_memory(relation, rows, task, why=why, hint=None)
-
-
-def unresolved(relation: str, rows: pa.Table, why: str | None) -> RowFailure:
-    """Build the same failure for a batch whose conflicts have resolutions: Spark resolves them as
-    PostgreSQL does."""
-    task = "resolve conflicts"
-    return _only_in_memory(relation, rows, task, why=why, hint=_WITHOUT_RESOLUTIONS)
-
-
-def unchecked(relation: str, rows: pa.Table, why: str | None) -> RowFailure:
-    """Build the same failure for UPDATEs of a table with CHECK constraints or generated columns,
-    which Spark neither checks nor computes."""
-    hint = (
-        "Drop its CHECK constraints and the expressions of its generated columns here:"
-        " ALTER TABLE ... DROP CONSTRAINT, ... ALTER COLUMN ... DROP EXPRESSION."
+def unwritable(relation: str, rows: pa.Table, why: str) -> RowFailure:
+    """Build the failure of a batch of a table that this node cannot write. ``rows``: lsn and ord of
+    the batch's events; ``why``: a sentence."""
+    return RowFailure(
+        _first_of(rows),
+        None,
+        "0A000",
+        f'cannot write relation "{relation}"',
+        detail=why,
+        hint="Drop the table here, and let ALTER SUBSCRIPTION ... REFRESH PUBLICATION create"
+        " and copy it anew. Or leave it out of the publication.",
     )
-    task = "check constraints or compute generated columns"
-    return _only_in_memory(relation, rows, task, why=why, hint=hint)
 
 
-def unrecorded(relation: str, rows: pa.Table, why: str | None) -> RowFailure:
-    """Build the same failure for UPDATEs and DELETEs of a table with a history, for which Spark
-    does not read the old rows."""
-    hint = "Let the subscription keep no history: ALTER SUBSCRIPTION ... SET (history = NONE)."
-    return _only_in_memory(relation, rows, "record the history", why=why, hint=hint)
+def uncounted(relation: str, rows: pa.Table) -> RowFailure:
+    """Build the failure of a batch in which a key is repeated before the transactions end, and
+    which does not fit into memory: it must not be cut into runs. It is divided unless it is one
+    transaction."""
+    return _too_large(relation, rows, "judge the deferrable primary key")
 
 
-def unmarked(relation: str, rows: pa.Table, why: str | None) -> RowFailure:
-    """Build the same failure for a table that keeps deleted rows, which Spark does not mark."""
-    hint = "Create the subscription with delete_mode = hard."
-    return _only_in_memory(relation, rows, "mark deleted rows", why=why, hint=hint)
+def unmarked(relation: str, rows: pa.Table) -> RowFailure:
+    """Build the same failure for a TRUNCATE of a table that keeps deleted rows."""
+    return _too_large(relation, rows, "mark deleted rows")
 
 
-def _only_in_memory(
-    relation: str, rows: pa.Table, task: str, *, why: str | None, hint: str | None
-) -> RowFailure:
-    rows = rows.sort_by([("lsn", "ascending"), ("ord", "ascending")])
-    lsn = rows.column("lsn").to_numpy()
-    first = Seq(int(lsn[0]), rows.column("ord")[0].as_py())
-    if why is not None:
-        return RowFailure(
-            first,
-            None,
-            "0A000",
-            f'cannot {task} of relation "{relation}": only Spark can write it',
-            detail=why,
-            hint=hint,
-        )
+def _first_of(rows: pa.Table) -> Seq:
+    first = rows.sort_by([("lsn", "ascending"), ("ord", "ascending")]).slice(0, 1)
+    return Seq(first.column("lsn")[0].as_py(), first.column("ord")[0].as_py())
+
+
+def _too_large(relation: str, rows: pa.Table, task: str) -> RowFailure:
+    first = _first_of(rows)
+    lsn = np.sort(rows.column("lsn").to_numpy())
     cut = _middle_lsn(lsn)
     return RowFailure(
         first if cut is None else Seq(cut, 0),

@@ -17,10 +17,19 @@ import numpy as np
 import pyarrow as pa
 
 from wal2lake.errors import InternalError
-from wal2lake.lake.expressions import EvaluatedPair, Expressions, Pairs, facts_table
+from wal2lake.lake.expressions import (
+    EvaluatedPair,
+    Expressions,
+    Pairs,
+    RowDemands,
+    facts_table,
+)
 from wal2lake.lake.origins import LONG_AGO, UNKNOWN, BatchCommits, RowMarks
-from wal2lake.lake.staging.generated import computed
+from wal2lake.lake.port import FieldSpec
+from wal2lake.lake.rowtexts import row_texts
+from wal2lake.lake.staging.generated import NotComputed, computed, in_place
 from wal2lake.lake.staging.layout import ChangeShape
+from wal2lake.lake.staging.rowchecks import Violation, explained, violating
 from wal2lake.lake.upsert.keys import Places
 from wal2lake.lake.upsert.lives.lives import (
     STORED,
@@ -72,10 +81,61 @@ class ConflictRules:
     soft: DeletionMarks | None = None
     """How deleted rows are marked; None if they are removed."""
 
+    demands: RowDemands | None = None
+    """Delta's demands on rows; None if there are none."""
+
     @property
     def looks_at_rows(self) -> bool:
         """True if the rows that UPDATEs make must be checked or computed."""
-        return bool(self.checks or self.generated)
+        return bool(self.checks or self.generated) or self.demands is not None
+
+    @property
+    def computes(self) -> frozenset[str]:
+        """The generated columns, also those of Delta's own."""
+        names = frozenset(name for name, _ in self.generated)
+        return names if self.demands is None else names | self.demands.generated
+
+    def computed(
+        self, fields: Sequence[FieldSpec], rows: pa.Table, where: Mask | None = None
+    ) -> tuple[pa.Table, list[NotComputed]]:
+        """Compute the generated columns of rows (``where`` only), as ``generated.computed``; also
+        those of Delta's own."""
+        rows, failed = computed(self.generated, fields, rows, where)
+        if self.demands is None or not self.demands.generated or not rows.num_rows:
+            return rows, failed
+        if where is not None and not where.any():
+            return rows, failed
+        part = rows if where is None else rows.filter(pa.array(where))
+        positions = np.arange(rows.num_rows) if where is None else np.flatnonzero(where)
+        columns, refused = self.demands.compute(part)
+        for name, values in columns.items():
+            place = rows.schema.get_field_index(name)
+            column = rows.column(place)
+            array = values if where is None else in_place(column, values, where)
+            rows = rows.set_column(place, rows.schema.field(place), array)
+        failed += [
+            NotComputed(int(positions[v.row]), v.column, v.sqlstate, v.message, True)
+            for v in refused
+        ]
+        return rows, sorted(failed, key=lambda failure: failure.row)
+
+    def violating(self, rows: pa.Table) -> Mask:
+        """Mark the rows that violate a constraint, also one of Delta's own."""
+        violations = violating(self.checks, rows)
+        if self.demands is not None and rows.num_rows:
+            violations = violations | self.demands.violating(rows)
+        return violations
+
+    def explained(self, fields: Sequence[FieldSpec], row: pa.Table) -> Violation:
+        """Build the error for a row that ``violating`` has marked."""
+        if self.demands is None or violating(self.checks, row).any():
+            return explained(self.checks, self.relation, fields, row)
+        why = self.demands.explain(self.relation, row)
+        detail = None
+        if why.shows_row:
+            (text,) = row_texts(fields, row.select([field.name for field in fields]))
+            detail = f"Failing row contains {text}."
+        return Violation(why.sqlstate, why.message, detail, None)
 
     @property
     def are_postgresqls(self) -> bool:
@@ -180,7 +240,7 @@ class TableJudge:
         # An expression sets no generated columns. ``checking`` watches rows that fail.
         names = [field.name for field in shape.fields]
         merged = pa.concat_tables(rows).rename_columns(names)
-        return computed(self._rules.generated, shape.fields, merged)[0], events
+        return self._rules.computed(shape.fields, merged)[0], events
 
     def _ask(
         self,

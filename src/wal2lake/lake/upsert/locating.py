@@ -330,11 +330,12 @@ def candidates(
 ) -> list[DataFile]:
     """Return the files that may hold one of the keys, by partitions and by statistics."""
     remaining = list(files)
-    for i, column in zip(shape.key, key_columns[0], strict=True):
-        physical = state.physical_fields[i]
-        if physical.is_partition and not column.null_count:
-            remaining = in_partitions(remaining, physical, column)
     loose = loose_columns(shape.fields, shape.key)
+    for place, (i, column) in enumerate(zip(shape.key, key_columns[0], strict=True)):
+        physical = state.physical_fields[i]
+        is_exact = place not in loose or shape.repeats
+        if physical.is_partition and is_exact and not column.null_count:
+            remaining = in_partitions(remaining, physical, column)
     first = list(zip(shape.key, key_columns[0], strict=True))[:_CHECKED_COLUMNS]
     for place, (i, column) in enumerate(first):
         if column.null_count or (place in loose and not shape.repeats):

@@ -22,11 +22,6 @@ class TooLarge(Exception):
     """The changes do not fit: apply fewer at once, or apply them another way."""
 
 
-class NotForUs(TooLarge):
-    """Fewer changes would not fit either: only Spark may write this table. The argument says
-    why."""
-
-
 class Share:
     """Memory that one run holds."""
 

@@ -48,6 +48,7 @@ from wal2lake.lake.staging.layout import (
 from wal2lake.lake.tablefiles import AddedFile, DataFile
 from wal2lake.lake.upsert.checking import (
     first_unfit,
+    first_unfit_insert,
     generated_anew,
     judged_rows,
     watched_events,
@@ -226,6 +227,9 @@ def _plan_inserts(
         failure = _repeated_key(loaded, live, batch, none)
         if failure is not None:
             return failure
+    failure = first_unfit_insert(batch.conflicts, loaded.shape, loaded.table)
+    if failure is not None:
+        return failure
     inserted = _inserted(loaded)
     if batch.conflicts.soft is not None:
         inserted = batch.conflicts.soft.unmarked(inserted)

@@ -17,7 +17,6 @@ from wal2lake.errors import InternalError
 from wal2lake.lake.delta.datafile import TableWriter
 from wal2lake.lake.origins import BatchCommits
 from wal2lake.lake.port import TableState
-from wal2lake.lake.staging.generated import computed
 from wal2lake.lake.staging.historyrows import HistoryOp, HistoryTarget, history_rows
 from wal2lake.lake.staging.layout import ChangeShape
 from wal2lake.lake.tablefiles import AddedFile
@@ -224,7 +223,7 @@ class HistoryRecorder:
         values = rows_of_refs(loaded, held, met)
         made = held.last != STORED
         fields = loaded.shape.fields
-        values = computed(self._rules.generated, fields, values, made)[0]
+        values = self._rules.computed(fields, values, made)[0]
         places = np.cumsum(rows.exists) - 1
         return values.take(pa.array(places, mask=~rows.exists))
 

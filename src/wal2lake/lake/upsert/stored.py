@@ -29,7 +29,7 @@ from wal2lake.lake.keyindex import KeyIndex
 from wal2lake.lake.origins import COLUMNS, RowMarks, marks_in, tag_of
 from wal2lake.lake.parquet import OpenParquet, is_of
 from wal2lake.lake.partitions import column_of
-from wal2lake.lake.port import FieldSpec, TableState
+from wal2lake.lake.port import FieldSpec, TableState, has_partition_text
 from wal2lake.lake.prefetch import called_ahead
 from wal2lake.lake.staging.convert import mapping_of
 from wal2lake.lake.store import StoreReader, is_object_store, open_reader
@@ -74,15 +74,23 @@ _THREADS_BYTES: Final = 4 << 20
 
 
 def is_readable(state: TableState) -> bool:
-    """Whether every column is of a type that this node writes itself, and the table demands
-    nothing else of a writer."""
+    """Whether this node writes every column's type itself."""
     return only_spark(state) is None
 
 
+def is_plainly_written(state: TableState) -> bool:
+    """Whether this node writes every column's type, and rows need no check before they are
+    added."""
+    return state.is_plain and is_readable(state)
+
+
 def only_spark(state: TableState) -> str | None:
-    """Say in a sentence why only Spark can write the table; None if this process can."""
-    if state.asks_more is not None:
-        return state.asks_more
+    """Say in a sentence why only Spark can read and write the table; None if this process can."""
+    for part in state.physical_fields:
+        if part.is_partition and not has_partition_text(part.spark_ddl):
+            return (
+                f'It is partitioned by column "{part.name}" of type {part.spark_ddl}.'
+            )
     for field in state.fields:
         if not is_ours(field):
             return f'Its column "{field.name}" is of Spark\'s type {field.spark_ddl}.'

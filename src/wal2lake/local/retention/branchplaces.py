@@ -46,8 +46,8 @@ def unknown_branches(
     for branch, changed in extents(store, check):
         check()
         # A branch registers before it makes its first file.
-        owned = {*node.branches.places(), *node.batch_places()}
-        if f"{store.location}/{branch.name}" in map(_plain, owned):
+        owned = map(_plain, node.branches.places())
+        if f"{store.location}/{branch.name}" in owned:
             continue
         if too_young is None:
             too_young = young_since(node) + store.seconds_ahead()

@@ -15,7 +15,7 @@ What the features of the list demand of a commit, and where that is done:
     columnMapping           ids and names of new columns                     schemachange, upgrade
     checkpointProtection    the log's beginning stays                        versions.cleanup
     checkConstraints, generatedColumns, invariants
-                            Spark writes the rows (``TableState.is_plain``)
+                            rows are checked or computed (``RowDemands``)
     identityColumns         the node writes values, and generates none
     changeDataFeed          readers derive changes from the files of our commits
     others                  of data files or readers alone; nothing of a commit

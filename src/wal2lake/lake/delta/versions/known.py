@@ -38,12 +38,9 @@ from wal2lake.lake.port import TableSize, TableState
 from wal2lake.lake.store import Stamp, Store, store_at
 from wal2lake.lake.tablefiles import DataFile
 
-LISTED_FILES: Final = 10_000
-"""Most files of a table that are kept in memory, at about a kilobyte each. Spark plans the reads
-of a table with more files."""
-
 KEPT_FILES: Final = 50_000
-"""Most files that are kept for all tables together."""
+"""Most files that are kept in memory for all tables together, at about a kilobyte each. The files
+of a table with more are read from its log whenever they are needed."""
 
 _TAKES_THE_NAME: Final = "end the doubt about a commit"
 """Operation of an empty commit in place of one that may still appear."""
@@ -240,7 +237,7 @@ class KnownVersions:
     def _keep(self, location: str, listing: _Listing) -> None:
         """Cache a listing; the listings that were stored longest ago are dropped to make room."""
         self._listings.pop(location, None)
-        if len(listing.files) > LISTED_FILES:
+        if len(listing.files) > KEPT_FILES:
             return
         self._listings[location] = listing
         held = sum(len(kept.files) for kept in self._listings.values())

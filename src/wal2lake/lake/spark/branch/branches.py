@@ -1,8 +1,7 @@
 """Opens branches of Delta tables, cuts them back, carries their files over, and removes them.
 
 Comes in: a table, a version of it, a place. Goes out: a Delta table there that begins with that
-version's files and takes any statement of Spark's. Called by transactions of the front door, and
-by ``merge``.
+version's files and takes any statement of Spark's. Called by transactions of the front door.
 
 A branch of a table in a known store is written here in two milliseconds, or a few requests: its
 files are known, and its checksum file saves Delta from reading them. It has all of the table's
@@ -45,7 +44,6 @@ from wal2lake.lake.delta.log.firstversion import (
 from wal2lake.lake.delta.log.place import LOG, dump
 from wal2lake.lake.delta.protocol.features import refuse_unknown
 from wal2lake.lake.delta.protocol.newtables import as_new
-from wal2lake.lake.origins import COLUMNS, with_marks
 from wal2lake.lake.partitions import instants
 from wal2lake.lake.port import TableState
 from wal2lake.lake.spark.delta.deltatables import BRANCHES_FOLDER, DeltaTables
@@ -98,14 +96,8 @@ class Branches:
         version: int | None,
         place: str,
         job_group: str,
-        *,
-        marked: bool = False,
     ) -> Branch:
-        """Branch a table at ``place``, which is empty; ``version`` None: the newest one.
-
-        ``marked``: add ``origins.COLUMNS`` after the table's columns, if this module writes the
-        branch.
-        """
+        """Branch a table at ``place``, which is empty; ``version`` None: the newest one."""
         with self._lock:
             # Register the branch before choosing the files with which it begins.
             self._open[table][place] = version
@@ -114,7 +106,7 @@ class Branches:
             base = state.version if version is None else version
             with self._lock:
                 self._open[table][place] = base
-            if not self._write(state, base, place, marked=marked):
+            if not self._write(state, base, place):
                 self._queries.run(
                     f"CREATE TABLE delta.{identifier(place)} SHALLOW CLONE"
                     f" {relation(table, base)}",
@@ -162,7 +154,7 @@ class Branches:
             raise
         return Branch(place, state.location, state.table_id, state.version)
 
-    def _write(self, state: TableState, base: int, place: str, *, marked: bool) -> bool:
+    def _write(self, state: TableState, base: int, place: str) -> bool:
         """Write version 0, with the files of version ``base``; False if Delta must do it."""
         target = store_at(place)
         listed = self._tables.listed(state, base)
@@ -172,8 +164,6 @@ class Branches:
         refuse_unknown(state.location, version.protocol)
         adds = [in_branch(file.action, state.location) for file in files]
         metadata = as_new({**version.metadata, "id": str(uuid.uuid4())})
-        if marked:
-            metadata = with_marks(metadata)
         txn_id = str(uuid.uuid4())
         commit = [
             *commit_lines(metadata, version.protocol, txn_id, version.domains),
@@ -190,10 +180,6 @@ class Branches:
         )
         write_first(target, commit, checksum)
         return True
-
-    def is_marked(self, branch: Branch) -> bool:
-        """Whether the branch has ``origins.COLUMNS``."""
-        return any(field.name in COLUMNS for field in self.state(branch).fields)
 
     def state(self, branch: Branch) -> TableState:
         """Return the newest version of the branch."""

@@ -69,7 +69,6 @@ from wal2lake.lake.delta.versions.checkpoints import write_checkpoint
 from wal2lake.lake.delta.versions.cleanup import clean_up
 from wal2lake.lake.delta.versions.earlier import earlier, is_plainly_read
 from wal2lake.lake.delta.versions.known import (
-    LISTED_FILES,
     Files,
     KnownVersions,
     stamp,
@@ -110,6 +109,9 @@ writers interleave). Syncing a version that is durable already costs microsecond
 _MOST_TRIES: Final = 100
 """Most versions that other writers may take one after the other while files are appended; each
 try takes some milliseconds. A guess."""
+
+_PLAIN_FILES: Final = 10_000
+"""Most files of a table that this process reads. Spark plans the reads of a table with more."""
 
 _MANIFEST: Final = "delta.compatibility.symlinkFormatManifest.enabled"
 """Property of a table whose commits are followed by a list of its files."""
@@ -288,16 +290,13 @@ class DeltaTables:
         return None if listed is None else list(listed.values())
 
     def _list(self, state: TableState, store: Store) -> Files | None:
-        """Return the live files of the newest version; None if ``state`` is another one, or there
-        are too many."""
+        """Return the live files of the newest version; None if ``state`` is another one."""
         newest = self._known.newest(state.location)
         listed = self._known.files(state)
         if listed is not None or newest is None:
             return listed
         now = newest.state
         if (now.version, now.table_id) != (state.version, state.table_id):
-            return None
-        if newest.size.files > LISTED_FILES:
             return None
         read_from = newest.stamp
         files = replay(state.location, store, state.version).files
@@ -331,6 +330,8 @@ class DeltaTables:
         """Return the version and the files of a plain read, as in TablePort."""
         store, newest = store_at(location), self._known.newest(location)
         if store is None or newest is None:
+            return None
+        if newest.size.files > _PLAIN_FILES:
             return None
         state, files = newest.state, self.files(newest.state)
         if files is None:

@@ -25,7 +25,7 @@ from wal2lake.lake.delta.schemachange import (
     needs_mapping,
     refuse_unless_plain,
 )
-from wal2lake.lake.delta.versions.known import LISTED_FILES, Files, KnownVersions, stamp
+from wal2lake.lake.delta.versions.known import Files, KnownVersions, stamp
 from wal2lake.lake.port import Committed, NextField, TableState
 from wal2lake.lake.spark.delta.jvm import DeltaJvm
 from wal2lake.lake.spark.delta.request import CommitRequest
@@ -64,7 +64,7 @@ class Elsewhere:
         return commits
 
     def files(self, state: TableState) -> Files | None:
-        """Return the live files of a version; None if it is not the newest, or has too many."""
+        """Return the live files of a version; None if it is not the newest."""
         location = state.location
         self._known.newest(location)
         listed = self._known.files(state)
@@ -77,8 +77,6 @@ class Elsewhere:
                 state.version,
                 state.table_id,
             ):
-                return None
-            if snapshot.numOfFiles() > LISTED_FILES:
                 return None
             live_files = [
                 DataFile(json.loads(action.json())["add"])

@@ -2,7 +2,7 @@
 
 Comes in: a version of a table, finished files below its location, the key. Goes out: yes or no.
 Delta enforces no key, so a writer that adds rows must look for duplicates first. A stream's
-changes are looked up row by row where they are staged (``lake.upsert``, ``lake.spark.merge``). This
+changes are looked up row by row where they are staged (``lake.upsert``). This
 check is for a whole copy: one join or one grouping of the key columns, on the executors.
 
 Called by ``deltatables``.

@@ -1,11 +1,14 @@
-"""Users' expressions that resolve conflicts, checked and evaluated by Spark.
+"""Expressions of Spark's SQL, checked and evaluated by Spark.
 
-Takes: an expression, a table's fields, pairs of rows. Gives: the results (``lake.Expressions``).
-Owns: the functions and nodes that an expression may have. Never: decides a conflict.
+Takes: users' expressions that resolve conflicts, with pairs of rows; what Delta demands of the rows
+of a table, with rows. Gives: the results (``lake.Expressions``, ``RowDemands``). Owns: the
+functions and nodes that a user's expression may have. Never: decides a conflict.
 
-Modules: ``evaluate`` (the port), ``allowed`` (the functions and nodes that are allowed).
+Modules: ``evaluate`` (users' expressions), ``allowed`` (the functions and nodes that are allowed
+there), ``demands`` (Delta's constraints and generated columns).
 """
 
+from wal2lake.lake.spark.expressions.demands import DemandsOfTables
 from wal2lake.lake.spark.expressions.evaluate import SparkExpressions
 
-__all__ = ["SparkExpressions"]
+__all__ = ["DemandsOfTables", "SparkExpressions"]

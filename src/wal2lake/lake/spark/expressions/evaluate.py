@@ -161,7 +161,7 @@ class SparkExpressions:
                 frame = self._frame(pairs, fields)
                 result = frame.selectExpr(*self._items(fields, expression)).toArrow()
         except Wal2LakeError as error:
-            if _is_transient(error):
+            if is_transient(error):
                 raise
             if count == 1:
                 yield EvaluatedPair(error=(sqlstate_of(error), error.message))
@@ -189,7 +189,7 @@ class SparkExpressions:
         for number, (name, _) in enumerate(expression.values):
             position = next(i for i, field in enumerate(fields) if field.name == name)
             field = fields[position]
-            column, bad = _as_stored(values.column(number), field)
+            column, bad = as_stored(values.column(number), field)
             if name in required or not field.nullable:
                 nulls = column.is_null().to_pylist()
                 text = f'null value in column "{name}" violates not-null constraint'
@@ -309,7 +309,7 @@ def _user_errors(
     except UsageError:
         raise
     except Wal2LakeError as error:
-        if _is_transient(error):
+        if is_transient(error):
             raise
         raise UsageError(
             f'invalid expression in "conflict_resolution": "{expression.text}"',
@@ -318,7 +318,7 @@ def _user_errors(
         ) from None
 
 
-def _is_transient(error: Wal2LakeError) -> bool:
+def is_transient(error: Wal2LakeError) -> bool:
     """Whether the cause is not the expression: an interruption, a disk, another writer's
     commit."""
     return isinstance(error, StorageError) or error.sqlstate == QUERY_CANCELED
@@ -344,7 +344,7 @@ def _parse_choice(word: bytes | None) -> EvaluatedPair:
     )
 
 
-def _as_stored(
+def as_stored(
     column: pa.ChunkedArray, field: FieldSpec
 ) -> tuple[pa.Array, dict[int, tuple[str, str]]]:
     """Convert values to the column's stored type; return the errors of values that do not fit,
@@ -357,7 +357,7 @@ def _as_stored(
             text = f'value of column "{field.name}" cannot be stored'
             kind = mapping_of(field).arrow_type
             return pa.nulls(1, kind), {0: ("22000", text)}
-    done = [_as_stored(column.take(pa.array([i])), field) for i in range(len(values))]
+    done = [as_stored(column.take(pa.array([i])), field) for i in range(len(values))]
     bad = {i: errors[0] for i, (_, errors) in enumerate(done) if errors}
     return pa.concat_arrays([array for array, _ in done]), bad
 

@@ -4,8 +4,7 @@ Comes in: the events of one table in log order, each key as a small number, and 
 table holds. Goes out: the keys whose stored rows are removed, and the rows that are written, each
 as indices: *last* is the event that gives its values, *sources* the events that give those
 columns that ``last`` does not know, ``STORED`` being the stored row of key ``base``; and which
-events found no row (*missed*). Called by ``plan``. ``merge.netchange`` has the same meaning and
-computes it in Spark for tables that only Spark can write.
+events found no row (*missed*). Called by ``plan``.
 
 Why this way. The row that a key holds lives from an INSERT to a DELETE, or comes from the table.
 For keys that no key change touches, the last INSERT or DELETE of a key (its *reset*) and the last

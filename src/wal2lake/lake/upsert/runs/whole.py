@@ -42,6 +42,7 @@ from wal2lake.lake.staging.layout import (
     Uniqueness,
 )
 from wal2lake.lake.tablefiles import AddedFile, DataFile, Replaced
+from wal2lake.lake.upsert.checking import with_demanded
 from wal2lake.lake.upsert.files.livefiles import LiveFiles
 from wal2lake.lake.upsert.judging import AS_POSTGRESQL, ConflictRules
 from wal2lake.lake.upsert.locating import (
@@ -50,11 +51,11 @@ from wal2lake.lake.upsert.locating import (
     load_sections,
     passed_over,
 )
-from wal2lake.lake.upsert.memory import NotForUs, Share, TooLarge, UpsertMemory
+from wal2lake.lake.upsert.memory import Share, TooLarge, UpsertMemory
 from wal2lake.lake.upsert.plan import BatchRules, RunEffect, plan_run
 from wal2lake.lake.upsert.recorded import HistoryRecorder
 from wal2lake.lake.upsert.runs.cutting import cut_into_runs
-from wal2lake.lake.upsert.stored import StoredRows, only_spark
+from wal2lake.lake.upsert.stored import StoredRows
 
 _RECORDED: Final = 3
 """Memory of a batch whose changes are recorded, as a multiple of its staged size: the rows before
@@ -121,14 +122,11 @@ def plan_upsert(
     index: KeyIndex | None = None,
     history: HistoryTarget | None = None,
 ) -> Upsert | RowFailure:
-    """Evaluate a batch. Raises NotForUs if only Spark can write the table, TooLarge if the batch
+    """Evaluate a batch of a table that ``only_spark`` does not refuse. Raises TooLarge if the batch
     does not fit into memory and must not be cut, ByContent as in ``plan_run``.
 
     ``directory`` is for temporary files; for the others see ``BatchRules``.
     """
-    why = only_spark(state)
-    if why is not None:
-        raise NotForUs(why)
     batch = BatchRules(
         state,
         files,
@@ -226,7 +224,18 @@ class _Runs:
             earlier = tuple(passed_over(self._changes.shape, tables))
             sections = [replace(sections[0], earlier=earlier)]
         self._passed_over += sum(section.passed_over for section in sections)
-        return deque(sections)
+        return deque(self._computed(section) for section in sections)
+
+    def _computed(self, section: LoadedRun) -> LoadedRun:
+        """Compute the generated columns of Delta's own."""
+        rules, shape = self._batch.conflicts, section.shape
+        return replace(
+            section,
+            table=with_demanded(rules, shape, section.table),
+            earlier=tuple(
+                with_demanded(rules, shape, part) for part in section.earlier
+            ),
+        )
 
     def _parts(self, loaded: LoadedRun) -> list[LoadedRun]:
         """Divide a run that is larger than the others."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import pyarrow as pa
 
 from wal2lake.errors import InternalError
-from wal2lake.lake.staging.generated import computed
 from wal2lake.lake.upsert.judging import ConflictRules
 from wal2lake.lake.upsert.keys import Index
 from wal2lake.lake.upsert.lives.steps import RowRefs
@@ -33,4 +32,4 @@ def marked_rows(
     if rules.soft is None:
         raise InternalError("deleted rows of this table are removed")
     marked = rules.soft.marked(rows, lsn)
-    return computed(rules.generated, loaded.shape.fields, marked)[0]
+    return rules.computed(loaded.shape.fields, marked)[0]
