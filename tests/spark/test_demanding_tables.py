@@ -218,20 +218,23 @@ def test_tables_that_cannot_be_written_are_refused(
     port = batches_of(spark_session, lake, tmp_path, 1 << 20)
     path = tmp_path / "log.parquet"
     event = RowEvent(6, 3, "I", (1, 7, "a", "b"))
-    for number, (columns, why) in enumerate(
+    for number, (rest, why) in enumerate(
         (
             (
-                "grp int, number int, a string, b string, s struct<x: int>",
+                "s struct<x: int>) using delta",
                 'Its column "s" is of Spark\'s type struct<x:int>.',
             ),
             (
-                "grp int, number int, a string, b string, d double) partitioned by (d",
+                "d double) using delta partitioned by (d)",
                 'It is partitioned by column "d" of type double.',
             ),
         )
     ):
         place = f"{location}{number}"
-        spark_session.sql(f"create table delta.`{place}` ({columns})")
+        spark_session.sql(
+            f"create table delta.`{place}`"
+            f" (grp int, number int, a string, b string, {rest}"
+        )
         for append in (False, True):
             source = write_log(path, [event])
             (failure,) = port.stage(

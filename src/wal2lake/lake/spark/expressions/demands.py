@@ -145,12 +145,12 @@ class TableDemands:
             if count > 1:
                 return self._halves(rows, items)
             nulls = {
-                field.name: rows.column(field.name).slice(0, 0).type
+                field.name: pa.nulls(1, rows.column(field.name).type)
                 for field, _ in self._computed
             }
             (first, _), *_ = self._computed
             refused = RefusedValue(0, first.name, sqlstate_of(error), error.message)
-            return {name: pa.nulls(1, kind) for name, kind in nulls.items()}, [refused]
+            return nulls, [refused]
         columns: dict[str, pa.Array] = {}
         failed: list[RefusedValue] = []
         for i, (field, _) in enumerate(self._computed):
@@ -219,12 +219,13 @@ class TableDemands:
         raise AssertionError("no condition is violated")
 
     def _project(
-        self, rows: pa.Table, columns: frozenset[str], items: Sequence[str]
+        self, rows: pa.Table, read: frozenset[str], items: Sequence[str]
     ) -> pa.Table:
-        """Evaluate expressions over some columns of the rows, in their order."""
-        names = sorted(columns)
+        """Evaluate expressions that read some columns of the rows, in the rows' order."""
+        names = sorted(read)
         numbers = pa.array(np.arange(rows.num_rows))
-        table = rows.select(names).append_column(_ROW, numbers)
+        columns = [*(rows.column(name) for name in names), numbers]
+        table = pa.table(columns, names=[*names, _ROW])
         with translated():
             frame = self._spark.createDataFrame(table, self._schema(names))
             values = frame.selectExpr(*items, _ROW).toArrow()
