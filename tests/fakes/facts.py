@@ -44,7 +44,7 @@ ORDERS = TableFacts(
     size_bytes=5 << 20,
     deletion_vectors=1,
     rows={"inserted": 100, "updated": 20, "deleted": 3},
-    batches={"append": 4, "merge": 1},
+    batches={"append": 4, "upsert": 1},
     rows_copied=90,
 )
 """It follows the source."""

@@ -106,7 +106,7 @@ def _table(
             "updated": int(total * 0.33),
             "deleted": total - int(total * 0.62) - int(total * 0.33),
         },
-        batches={"append": int(_seconds(now) / 9), "merge": int(_seconds(now) / 3)},
+        batches={"append": int(_seconds(now) / 9), "upsert": int(_seconds(now) / 3)},
     )
 
 

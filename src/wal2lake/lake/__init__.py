@@ -7,7 +7,7 @@ Never: decides what to write, or reads the change log.
 Each folder is a room with a face, its ``__init__``; other rooms import from the faces and from
 here. Only ``spark`` imports Spark. From top to bottom:
 
-    spark         the session, queries, the table port, batches, branches, merges
+    spark         the session, queries, the table port, batches, branches
     batch         the port that applies batches
     branch        the net change of a transaction's branch, and checks of its rows
     capture       the changes of rows, from a table's commits
@@ -22,7 +22,7 @@ here. Only ``spark`` imports Spark. From top to bottom:
 
 Modules of this folder, which need none of the others:
 
-    port, expressions, executors   the ports: a table, users' expressions, work in executors
+    port, expressions, executors   the ports: a table, expressions, work in executors
     tablefiles    data files of a version, for this node's writers
     partitions    rows divided among partitions, and partition values as text
     origins       the writer of each row, and the time, beside the rows

@@ -1,4 +1,4 @@
-"""Everything that needs Spark: the session, queries, the table port, batches, branches and merges.
+"""Everything that needs Spark: the session, queries, the table port, batches, branches.
 
 Takes: settings, locations, SQL text, functions to run. Gives: a session whose driver is this
 process; versions of tables; errors in PostgreSQL's words. Owns: the JVM's life and options, FAIR
@@ -11,10 +11,9 @@ pools. Never: decides what to write.
     executors     runs functions in executors
     query         SQL text in, Arrow batches out; ``warmup`` runs one at a start
     delta         the table port
-    expressions   users' expressions that resolve conflicts
+    expressions   users' expressions that resolve conflicts, Delta's demands on rows
     branch        tables that a transaction writes before it commits
-    merge         batches that do not fit into memory
-    batches       the batch port: it chooses between ``lake.upsert`` and ``merge``
+    batches       the batch port, for which ``lake.upsert`` does the work
 """
 
 from pyspark.sql import SparkSession
