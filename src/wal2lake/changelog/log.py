@@ -22,7 +22,8 @@ in the log (the rule of invariant 2, with the log in place of the table).
     open, ask_again               before the threads start
     connected, append, sync       the journal's thread
     absorb, seal                  the seal thread
-    logged, sealed, backlog, wake any thread
+    logged, sealed, complete      any thread
+    backlog, wake                 any thread
     close                         after both threads have ended
 
 After a StorageError from ``append``, ``absorb`` or ``seal`` the same call may be repeated, unless
@@ -202,6 +203,11 @@ class ChangeLog:
         return self._segments.last_number
 
     @property
+    def complete(self) -> Lsn:
+        """End LSN of the last whole transaction that was absorbed; 0: none yet."""
+        return self._segments.complete_lsn
+
+    @property
     def backlog(self) -> int:
         """Number of gulps that wait to be absorbed."""
         return self._handover.length
@@ -283,6 +289,12 @@ class ChangeLog:
         if len(pieces) == 1:
             return pieces[0], lengths[0]
         return b"".join(pieces), np.concatenate(lengths)
+
+    @property
+    def commit_times(self) -> tuple[int, int] | None:
+        """Commit times of the first and the last transaction that was absorbed and is not sealed,
+        in microseconds since 2000-01-01 UTC; None: there is none."""
+        return self._segments.commit_times
 
     def seal(self) -> Manifest | None:
         """Seal every whole transaction absorbed so far; None: there is none.

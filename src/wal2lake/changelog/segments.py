@@ -169,6 +169,16 @@ class SegmentWriter:
         return self._number - 1
 
     @property
+    def commit_times(self) -> tuple[int, int] | None:
+        """Commit times of the first and the last whole transaction that is not sealed, in
+        microseconds since 2000-01-01 UTC; None: there is none."""
+        if not self._transactions:
+            return None
+        first = self._transactions[0].column("commit_time")[0].as_py()
+        last = self._transactions[-1].column("commit_time")[-1].as_py()
+        return first, last
+
+    @property
     def buffered_bytes(self) -> int:
         """Bytes of rows and messages in memory."""
         return self._buffered

@@ -145,6 +145,7 @@ class WalReceiver:
             before=self._note,
             observer=self._measures,
         )
+        self._sealer = self._new_sealer()
         self._types = RemoteTypesKeeper(catalog, subscription)
         self._two_phase = TwoPhaseState(catalog, subscription)
         self._events = get_logger()
@@ -216,7 +217,7 @@ class WalReceiver:
             verifier = self._new_verifier(confirmed, verified, source)
             verifier.start()
             self._start("journal", self._writer.work)
-            self._start("seal", self._new_sealer().work)
+            self._start("seal", self._sealer.work)
             self._start("labels", self._labels.work)
             if self._archiver is not None:
                 self._start("archive", self._archiver.work)
@@ -418,8 +419,11 @@ class WalReceiver:
         if taken.gulp is not None and taken.newest is not None:
             self._open = taken.gulp.open_at_end
             feedback.data_arrived(taken.newest.end_lsn)
+            self._sealer.received = taken.newest.end_lsn
             self._writer.put(taken.gulp)
             self._progress.set(last_msg_send_time=max(0, taken.newest.send_time))
+        # The publisher sends a keepalive when it has sent everything.
+        self._sealer.has_all = bool(taken.keepalives)
         self._progress.set(received=feedback.received, last_msg_receipt_time=stamp)
         return any(alive.reply_requested for alive in taken.keepalives)
 
