@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -57,6 +58,10 @@ from wal2lake.wire.columnar import Decoded
 
 # A Spark task reads one such file at a time, and the receiver may hold this size twice.
 DEFAULT_SEGMENT_BYTES: Final = 64 << 20
+
+_WRITERS: Final = 4
+"""Files of a segment that are written at the same time. More would not shorten the waits for most
+disks; a guess."""
 
 
 def open_writer(
@@ -367,13 +372,34 @@ class SegmentWriter:
     def _write_rows(
         self, versions: Iterable[VersionRows], written: list[str]
     ) -> list[RowsFile]:
-        result = []
-        for k, version in enumerate(versions, self._next_k):
-            content, facts = parquet.encode_rows(version)
-            name = files.rows_name(self._number, version.relation.relid, k)
-            file = self._write_file(name, content, written)
-            result.append(parquet.describe_rows(file, version, facts))
-        return result
+        described: list[RowsFile] = []
+        numbered = list(enumerate(versions, self._next_k))
+        if not numbered:
+            return described
+        with ThreadPoolExecutor(min(_WRITERS, len(numbered))) as pool:
+            running = [pool.submit(self._write_version, *one) for one in numbered]
+        unnamed = [f.result()[0] for f in running if f.exception() is None]
+        try:
+            for future in running:
+                temporary, rows = future.result()
+                self._name(temporary, rows.file.name, written)
+                unnamed.remove(temporary)
+                described.append(rows)
+        except BaseException:
+            for temporary in unnamed:
+                files.remove(temporary)
+            raise
+        return described
+
+    def _write_version(self, k: int, version: VersionRows) -> tuple[Path, RowsFile]:
+        """Write rows under a temporary name. Runs in a thread: several files are encoded beside
+        each other, and an fsync waits for the disk."""
+        content, facts = parquet.encode_rows(version)
+        name = files.rows_name(self._number, version.relation.relid, k)
+        data = memoryview(content)
+        temporary = files.write_temporary(self._directory / name, data)
+        file = LogFile(name, len(data), files.checksum(data))
+        return temporary, parquet.describe_rows(file, version, facts)
 
     def _write_messages(
         self, batches: list[Any], written: list[str], k: int | None = None
@@ -393,17 +419,20 @@ class SegmentWriter:
         ]
 
     def _write_file(self, name: str, content: Any, written: list[str]) -> LogFile:
-        path = self._directory / name
         data = memoryview(content)
-        temporary = files.write_temporary(path, data)
+        temporary = files.write_temporary(self._directory / name, data)
+        self._name(temporary, name, written)
+        return LogFile(name, len(data), files.checksum(data))
+
+    def _name(self, temporary: Path, name: str, written: list[str]) -> None:
+        """Give a file its name."""
         try:
-            temporary.rename(path)
+            temporary.rename(self._directory / name)
             written.append(name)
             failpoint("segment.file_written")
         except OSError as error:
             files.remove(temporary)
             raise files.storage_error("rename file", temporary, error) from error
-        return LogFile(name, len(data), files.checksum(data))
 
     def _describe(
         self,
