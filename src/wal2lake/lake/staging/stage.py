@@ -114,10 +114,11 @@ def stage_inserts(
 ) -> StagedInserts:
     """Write a batch of INSERTs as data files of the table; InternalError for other events.
 
-    Nothing is visible before ``commit_files``; each file is fsynced. ``parallelism``: tasks of the
-    Spark job, 0 for none. Raises CorruptLogError, StorageError.
+    Nothing is visible before ``commit_files``. A file that another process has written is fsynced;
+    ``commit_files`` syncs those of this one. ``parallelism``: tasks of the Spark job, 0 for none.
+    Raises CorruptLogError, StorageError.
     """
-    run = partial(_insert_task, target, span)
+    run = partial(_insert_task, target, span, parallelism > 0)
     answers = _run(executors, run, _tasks(sources, target, parallelism), parallelism)
     files = tuple(f for a in answers for f in a.files)
     failures = _first_failures(f for a in answers for f in a.failures)
@@ -221,13 +222,13 @@ def _run(
 
 
 def _insert_task(
-    target: StageTarget, span: LsnRange, parts: tuple[LogPart, ...]
+    target: StageTarget, span: LsnRange, durable: bool, parts: tuple[LogPart, ...]
 ) -> _Answer:
     """Convert parts of the log into one data file, or one for each partition. Runs in an
     executor."""
     answer = _Answer([], [], StagedContents(), [])
     try:
-        with TableWriter(target.location, target.physical) as writer:
+        with TableWriter(target.location, target.physical, durable=durable) as writer:
             for part in parts:
                 _insert_part(target, span, part, writer, answer)
             if answer.failures:

@@ -532,7 +532,9 @@ def _stored_texts(
 
 
 def _write(rows: pa.Table, state: TableState) -> tuple[AddedFile, ...]:
-    with TableWriter(state.location, state.physical_fields) as writer:
+    """Write rows as files of the table that the batch's commit makes durable."""
+    physical = state.physical_fields
+    with TableWriter(state.location, physical, durable=False) as writer:
         writer.write_all(rows)
         return writer.finish()
 
