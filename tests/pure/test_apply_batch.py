@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.fakes.publisher import relation
 
-from wal2lake.apply.batch import choose, divide
+from wal2lake.apply.batch import TableChanges, choose, divide
+from wal2lake.apply.step.batchwork import BatchPart
 from wal2lake.changelog import LogFile, Manifest, RowsFile
 from wal2lake.model import Lsn, Oid
 
@@ -175,3 +177,13 @@ def test_one_update_makes_a_batch_more_than_an_append() -> None:
     batch = divide(segments, positions=positions, end=segments[-1].sealed_lsn)
     assert {int(t.relid): t.insert_only for t in batch.tables} == {1: False, 2: True}
     assert {int(t.relid): t.rows for t in batch.tables} == {1: 7, 2: 1}
+
+
+def test_the_parts_that_take_longest_come_first() -> None:
+    def part(relid: int, size: int, *, unchanged: bool = False) -> BatchPart:
+        file = replace(rows_file(relid, 1, 2, size=size), has_unchanged=unchanged)
+        return BatchPart(TableChanges(Oid(relid), Lsn(0), (file,)), None)
+
+    parts = [part(1, 10), part(2, 1000), part(3, 20), part(4, 5, unchanged=True)]
+    ordered = sorted(parts, key=lambda one: one.order)
+    assert [one.changes.relid for one in ordered] == [4, 2, 3, 1]

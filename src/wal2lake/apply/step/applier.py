@@ -73,8 +73,12 @@ from wal2lake.pgtypes import (
 from wal2lake.settings import Settings
 
 _PARALLEL_TABLES: Final = 4
-"""Tables of one batch that are processed at once, so that the waits of one overlap the work of
+"""Tables of one batch that are evaluated at once, so that the waits of one overlap the work of
 another."""
+
+_PARALLEL_COMMITS: Final = 16
+"""Tables of one batch that commit at once. A commit is a few waits for the disk, which serves many
+fsyncs together."""
 
 
 class _DividedAnewError(Exception):
@@ -116,10 +120,12 @@ class BatchApplier:
         self._defaults = defaults
         self._measures = measures
         self._pool = ThreadPoolExecutor(_PARALLEL_TABLES, f"apply-{int(subid)}")
+        self._committers = ThreadPoolExecutor(_PARALLEL_COMMITS, f"commit-{int(subid)}")
 
     def close(self) -> None:
         """Release the threads."""
         self._pool.shutdown(wait=False)
+        self._committers.shutdown(wait=False)
 
     def apply(
         self, subscription: Subscription, batch: Batch, bounds: BatchBounds
@@ -436,12 +442,14 @@ class BatchApplier:
 
     def _stage_all(self, work: BatchWork, parts: Sequence[BatchPart]) -> list[Staged]:
         context = self._staging_context(work, parts)
-        running = [
-            self._pool.submit(
+        # A long part that begins last would run alone.
+        begun = {
+            part.changes.relid: self._pool.submit(
                 self._stage, part, work.restarts.get(part.changes.relid), context
             )
-            for part in parts
-        ]
+            for part in sorted(parts, key=lambda part: part.order)
+        }
+        running = [begun[part.changes.relid] for part in parts]
         wait(running)
         if any(future.exception() is not None for future in running):
             for future in running:
@@ -593,7 +601,7 @@ class BatchApplier:
         """Commit every table. Raise the first error after all commits have ended."""
         staged, work.staged = work.staged, {}
         running = [
-            self._pool.submit(self._commit, relid, part, result, reached)
+            self._committers.submit(self._commit, relid, part, result, reached)
             for relid, (part, result) in staged.items()
         ]
         wait(running)

@@ -30,6 +30,13 @@ class BatchPart:
         """Whether a row of the part may belong to the transaction at ``lsn`` or a later one."""
         return any(f.max_commit_lsn >= lsn for f in self.changes.files)
 
+    @property
+    def order(self) -> tuple[bool, int]:
+        """Sort key by which the parts that take longest come first: those whose stored values are
+        read, because UPDATEs leave them out, then the largest."""
+        files = self.changes.files
+        return not any(f.has_unchanged for f in files), -sum(f.file.size for f in files)
+
 
 @dataclass(slots=True)
 class BatchWork:
