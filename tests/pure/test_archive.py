@@ -37,13 +37,14 @@ from wal2lake.archive.keeping import ArchiveKeeper
 from wal2lake.archive.segments import stored_segments
 from wal2lake.catalog import (
     Catalog,
+    NewSource,
     PendingHistory,
     Subscription,
     SubscriptionRel,
     WorkerKind,
 )
 from wal2lake.changelog import ChangeLog, LogReader, Retention
-from wal2lake.changelog.confirmed import ConfirmedFile
+from wal2lake.changelog.confirmed import Confirmed, ConfirmedFile
 from wal2lake.cli import init
 from wal2lake.errors import ConfigurationError, FeatureNotSupportedError, StorageError
 from wal2lake.lake.store import LocalStore, Store, store_at
@@ -113,7 +114,7 @@ def archive(directory: Path, store: LocalStore, generation: int = 1) -> SegmentA
     return SegmentArchive(
         directory,
         store,
-        subid=7,
+        log="7/1",
         generation=generation,
         generations=list(range(1, generation + 1)),
     )
@@ -122,7 +123,7 @@ def archive(directory: Path, store: LocalStore, generation: int = 1) -> SegmentA
 def fetched(store: LocalStore, directory: Path, generations: list[int]) -> Path:
     """The log that the store has, in a directory."""
     directory.mkdir()
-    for folder, names in stored_segments(store, 7, generations).values():
+    for folder, names in stored_segments(store, "7/1", generations).values():
         for name in names:
             (directory / name).write_bytes(store.read(f"{folder}/{name}"))
     return directory
@@ -175,8 +176,8 @@ def test_a_new_generation_goes_on_behind_what_the_former_has_stored(
     archive(tmp_path / "log", store).put_new()
     assert second.put_new() == SENT[4].end_lsn
     assert content(fetched(store, tmp_path / "both", [1, 2])) == SENT
-    folders = stored_segments(store, 7, [1, 2])
-    assert folders[4][0] == layout.log_folder(7, 2)
+    folders = stored_segments(store, "7/1", [1, 2])
+    assert folders[4][0] == layout.log_folder("7/1", 2)
 
 
 def test_what_a_lost_machine_stores_too_late_is_of_no_generation(
@@ -195,12 +196,12 @@ def test_what_a_lost_machine_stores_too_late_is_of_no_generation(
     second.put_new()
     logged(tmp_path / "log", 5).close()
     archive(tmp_path / "log", store).put_new()
-    assert len(stored_segments(store, 7, [1, 2])) == 4
+    assert len(stored_segments(store, "7/1", [1, 2])) == 4
     logged(new, 5).close()
     again = archive(new, store, generation=2)
     assert again.newest == 4
     assert again.put_new() == SENT[4].end_lsn
-    assert stored_segments(store, 7, [1, 2])[5][0] == layout.log_folder(7, 2)
+    assert stored_segments(store, "7/1", [1, 2])[5][0] == layout.log_folder("7/1", 2)
 
 
 def test_a_directory_that_is_older_than_its_store_stores_nothing(
@@ -235,7 +236,8 @@ def test_segments_leave_the_store_once_the_stored_catalog_knows_that_they_may(
     assert LogReader(tmp_path / "rest").numbers() == [4, 5]
     # All objects of those that left have gone.
     assert all(
-        "00004" in n or "00005" in n for n in store.list_after(layout.log_folder(7, 1))
+        "00004" in n or "00005" in n
+        for n in store.list_after(layout.log_folder("7/1", 1))
     )
 
 
@@ -248,6 +250,46 @@ def test_of_a_log_with_a_gap_the_newest_part_counts(tmp_path: Path) -> None:
     Retention(tmp_path / "log").trim(Lsn(SENT[2].end_lsn))
     archive(tmp_path / "log", store).put_new()
     assert content(fetched(store, tmp_path / "found", [1])) == SENT[3:4]
+
+
+def test_a_subscription_that_begins_at_a_new_slot_begins_a_log_in_the_store(
+    tmp_path: Path,
+) -> None:
+    """REFRESH with recopy removes the log, and its numbers begin at 1 again."""
+    settings, catalog = a_node(tmp_path / "node", store=str(tmp_path / "store"))
+    store = LocalStore(tmp_path / "store")
+    catalog.create_subscription(subscription(), [])
+    log = settings.log_directory / "1"
+
+    def stored(count: int) -> str:
+        logged(log, count).close()
+        archived, found = (
+            opening.open_archive(settings, catalog),
+            catalog.subscription(Oid(1)),
+        )
+        assert archived is not None
+        assert found is not None
+        archived.segments(found).put_new()
+        archived.catalogs.keep()
+        archived.remove_dropped(catalog)
+        return opening.name_of(found)
+
+    assert stored(4) == "1/1"
+    shutil.rmtree(log)
+    catalog.copy_anew(Oid(1), ("p",), source=NewSource(Lsn(40), "1", 1))
+    assert stored(2) == "1/2"
+    assert not stored_segments(store, "1/1", [1])
+    fetch(tmp_path / "new", tmp_path / "store")
+    assert content(tmp_path / "new" / "log" / "1") == SENT[:2]
+
+
+def test_a_log_that_was_never_stored_is_missed_and_not_skipped(tmp_path: Path) -> None:
+    settings, catalog = a_node(tmp_path / "node", store=str(tmp_path / "store"))
+    catalog.create_subscription(replace(subscription(), floor=Lsn(77)), [])
+    assert catalogs(settings, catalog, LocalStore(tmp_path / "store")).keep()
+    fetch(tmp_path / "new", tmp_path / "store")
+    with ConfirmedFile.open(tmp_path / "new" / "log" / "1") as confirmed:
+        assert confirmed.last == Confirmed("s", Lsn(77))
 
 
 # ---- the catalog, and whose it is ----------------------------------------------------
@@ -364,10 +406,10 @@ def test_logs_of_dropped_subscriptions_leave_the_store(
     keeper = ArchiveKeeper(settings, catalog)
     catalog.create_subscription(subscription(7), [])
     keeper.step()
-    assert stored_segments(store, 7, [1])
+    assert stored_segments(store, "7/1", [1])
     catalog.drop_subscription(Oid(7))
     keeper.step()
-    assert not stored_segments(store, 7, [1])
+    assert not stored_segments(store, "7/1", [1])
     assert len(images(store)) == 2
 
 
@@ -539,12 +581,14 @@ def test_the_same_with_an_object_store(
         assert content(other.log) == SENT
         archived = opening.open_archive(other.settings, other.catalog)
         assert archived is not None
-        segments = archived.segments(SUBSCRIPTION)
+        found = other.catalog.subscription(SUBSCRIPTION)
+        assert found is not None
+        segments = archived.segments(found)
         segments.trim(segments.newest)
-        assert len(stored_segments(at(url), int(SUBSCRIPTION), [1, 2])) == 1
+        assert len(stored_segments(at(url), "1/1", [1, 2])) == 1
         other.catalog.drop_subscription(SUBSCRIPTION)
         archived.remove_dropped(other.catalog)
-        assert not stored_segments(at(url), int(SUBSCRIPTION), [1, 2])
+        assert not stored_segments(at(url), "1/1", [1, 2])
         assert Claims(at(url)).generations() == [1, 2]
         assert at(f"s3://{BUCKET}/tables").read("_delta_log") == b"x"
 
@@ -659,7 +703,7 @@ def test_behind_a_prepared_transaction_nothing_is_confirmed(
         one.step()
         assert one.position == SENT[1].end_lsn
         one.record("s", Lsn(1000))
-        (folder,) = (tmp_path / "store" / "log" / "1").iterdir()
+        (folder,) = (tmp_path / "store" / "log" / "1" / "1").iterdir()
         assert (folder / "confirmed").read_bytes() == confirmed.content()
 
 
@@ -816,4 +860,5 @@ def test_names_sort_like_numbers_and_are_read_back(one: int, other: int) -> None
     assert (layout.claim_name(one) < layout.claim_name(other)) == (one < other)
     assert layout.claimed(layout.claim_name(one)) == one
     assert layout.catalog_of(layout.catalog_name(one, other)) == (one, other)
-    assert layout.subscription_of(f"{layout.log_folder(one, other)}/seg-1") == one
+    log = layout.log_name(one, 1)
+    assert layout.log_of(f"{layout.log_folder(log, other)}/seg-1") == log

@@ -21,7 +21,8 @@ from wal2lake.archive.catalogs import CATALOG
 from wal2lake.archive.claims import ClaimFile, Claims, NodeClaim, superseded
 from wal2lake.archive.opening import store_of_log
 from wal2lake.archive.segments import stored_segments
-from wal2lake.catalog import RevivedCatalog, revive
+from wal2lake.catalog import RevivedCatalog, RevivedSubscription, revive
+from wal2lake.changelog.confirmed import ConfirmedFile
 from wal2lake.changelog.files import (
     storage_error,
     sync_directory,
@@ -30,6 +31,7 @@ from wal2lake.changelog.files import (
 )
 from wal2lake.errors import ConfigurationError, StorageError
 from wal2lake.lake.store import MissingFileError, Store
+from wal2lake.model import Lsn
 from wal2lake.settings import FILE_NAME, Settings
 
 
@@ -50,8 +52,8 @@ class FetchedNode:
         """Fetch the subscriptions' logs; return the number of segments."""
         count = 0
         _make(settings.log_directory)
-        for subid, _ in self.catalog.subscriptions:
-            directory = settings.log_directory / str(subid)
+        for subscription in self.catalog.subscriptions:
+            directory = settings.log_directory / str(subscription.oid)
             try:
                 directory.mkdir(mode=0o700)
             except FileExistsError:
@@ -62,22 +64,27 @@ class FetchedNode:
                 ) from None
             except OSError as error:
                 raise storage_error("create directory", directory, error) from error
-            count += self._fetch_log(subid, directory)
+            count += self._fetch_log(subscription, directory)
         sync_directory(settings.log_directory)
         return count
 
-    def _fetch_log(self, subid: int, directory: Path) -> int:
-        segments = stored_segments(self.store, subid, list(self.generations))
+    def _fetch_log(self, subscription: RevivedSubscription, directory: Path) -> int:
+        log = layout.log_name(subscription.oid, subscription.log)
+        segments = stored_segments(self.store, log, list(self.generations))
         for folder, names in segments.values():
             for name in names:
                 self._fetch(f"{folder}/{name}", directory / name)
         for generation in reversed(self.generations):
-            key = f"{layout.log_folder(subid, generation)}/{layout.CONFIRMED}"
+            key = f"{layout.log_folder(log, generation)}/{layout.CONFIRMED}"
             try:
                 self._fetch(key, directory / layout.CONFIRMED)
             except MissingFileError:
                 continue
             break
+        else:
+            # Without the file the slot's position would be trusted, whatever it is.
+            with ConfirmedFile.open(directory) as confirmed:
+                confirmed.record(subscription.slot_name, Lsn(subscription.floor))
         sync_directory(directory)
         return len(segments)
 

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import Final
 
 from wal2lake.archive.claims import Superseded
-from wal2lake.archive.opening import NodeArchive, open_archive
+from wal2lake.archive.opening import NodeArchive, name_of, open_archive
 from wal2lake.catalog import Catalog
 from wal2lake.errors import ConfigurationError, Wal2LakeError
 from wal2lake.observe import RepeatedErrors, get_logger
@@ -60,7 +60,7 @@ class ArchiveKeeper:
         self._thread: threading.Thread | None = None
         self._refreshed = self._checked = time.monotonic()
         self._counter = -1
-        self._subscriptions: frozenset[int] | None = None
+        self._logs: frozenset[str] | None = None
         self._repeated = RepeatedErrors()
 
     def start(self) -> None:
@@ -123,7 +123,7 @@ class ArchiveKeeper:
         put = self._archive.catalogs.keep(now=refresh and counter != self._counter)
         if refresh or put:
             self._refreshed, self._counter = now, counter
-        subscriptions = frozenset(int(s.oid) for s in self._catalog.subscriptions())
-        if subscriptions != self._subscriptions:
+        logs = frozenset(map(name_of, self._catalog.subscriptions()))
+        if logs != self._logs:
             self._archive.remove_dropped(self._catalog)
-            self._subscriptions = subscriptions
+            self._logs = logs

@@ -2,8 +2,10 @@
 
     claims/<generation>.json                  who is the node; put only if absent
     catalog/<generation>-<number>.tar.gz      the catalog and the files beside it
-    log/<subid>/<generation>/seg-...          segments, named as on disk; the manifest comes last
-    log/<subid>/<generation>/confirmed        the file ``confirmed``
+    log/<subid>/<log>/<generation>/seg-...    segments, named as on disk; the manifest comes last
+    log/<subid>/<log>/<generation>/confirmed  the file ``confirmed``
+
+A subscription begins another log, with the next number, when it begins at another slot.
 
 Numbers have 20 digits, so that names sort like numbers. Each generation writes only under its own
 number: a machine that is taken for lost and goes on for a moment cannot replace what its successor
@@ -22,7 +24,7 @@ CONFIRMED: Final = "confirmed"
 
 _CLAIM: Final = re.compile(r"(\d{20})\.json\Z")
 _CATALOG: Final = re.compile(r"(\d{20})-(\d{20})\.tar\.gz\Z")
-_LOG: Final = re.compile(rf"{LOGS}/(\d+)/")
+_LOG: Final = re.compile(rf"{LOGS}/(\d+/\d+)/")
 
 
 def claim_name(generation: int) -> str:
@@ -47,12 +49,17 @@ def catalog_of(name: str) -> tuple[int, int] | None:
     return (int(match[1]), int(match[2])) if match else None
 
 
-def log_folder(subid: int, generation: int) -> str:
-    """The folder of a subscription's objects."""
-    return f"{LOGS}/{subid}/{generation:020d}"
+def log_name(subid: int, number: int) -> str:
+    """The name of a subscription's log: its OID, and the number of the log."""
+    return f"{subid}/{number}"
 
 
-def subscription_of(key: str) -> int | None:
-    """Return the OID of the subscription that a key belongs to; None: to none."""
+def log_folder(log: str, generation: int) -> str:
+    """The folder of a log's objects."""
+    return f"{LOGS}/{log}/{generation:020d}"
+
+
+def log_of(key: str) -> str | None:
+    """Return the name of the log that a key belongs to; None: to none."""
     match = _LOG.match(key)
-    return int(match[1]) if match else None
+    return match[1] if match else None

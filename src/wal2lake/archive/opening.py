@@ -12,10 +12,9 @@ from wal2lake.archive import layout
 from wal2lake.archive.catalogs import CatalogArchive
 from wal2lake.archive.claims import Claims, NodeClaim, claim_of_node
 from wal2lake.archive.segments import SegmentArchive
-from wal2lake.catalog import Catalog
+from wal2lake.catalog import Catalog, Subscription, log_number
 from wal2lake.errors import ConfigurationError
 from wal2lake.lake.store import Store, store_at
-from wal2lake.model import Oid
 from wal2lake.settings import Settings
 
 
@@ -32,26 +31,31 @@ class NodeArchive:
         """Raise Superseded if another directory has become this node."""
         Claims(self.store).check(self.claim)
 
-    def segments(self, subid: Oid) -> SegmentArchive:
+    def segments(self, subscription: Subscription) -> SegmentArchive:
         """Open the segments of a subscription. Raises StorageError."""
         return SegmentArchive(
-            self.settings.log_directory / str(int(subid)),
+            self.settings.log_directory / str(int(subscription.oid)),
             self.store,
-            subid=int(subid),
+            log=name_of(subscription),
             generation=self.claim.generation,
             generations=Claims(self.store).generations(),
         )
 
     def remove_dropped(self, catalog: Catalog) -> None:
-        """Remove the logs of subscriptions that the catalog does not have any more."""
+        """Remove the logs that no subscription of the catalog has any more."""
         keys = self.store.list_below(layout.LOGS, lambda folder: True)
-        known = {int(subscription.oid) for subscription in catalog.subscriptions()}
+        known = {name_of(subscription) for subscription in catalog.subscriptions()}
         gone = [
             key
             for key in sorted(keys)
-            if (subid := layout.subscription_of(key)) is not None and subid not in known
+            if (log := layout.log_of(key)) is not None and log not in known
         ]
         self.store.delete_all(gone)
+
+
+def name_of(subscription: Subscription) -> str:
+    """Return the name of a subscription's log in the store."""
+    return layout.log_name(int(subscription.oid), log_number(subscription.options))
 
 
 def store_of_log(location: str) -> Store:

@@ -33,13 +33,13 @@ _PIECE_BYTES: Final = 8 << 20
 
 
 def stored_segments(
-    store: Store, subid: int, generations: list[int]
+    store: Store, log: str, generations: list[int]
 ) -> dict[int, tuple[str, list[str]]]:
     """Return the store's segments: folder and names of the files by number, ascending and without
     a gap up to the newest. The manifest's name is the last one."""
     found: dict[int, tuple[str, list[str]]] = {}
     for generation in sorted(generations):
-        folder = layout.log_folder(subid, generation)
+        folder = layout.log_folder(log, generation)
         names: dict[int, list[str]] = {}
         for name in store.list_after(folder):
             number = files.segment_number(name)
@@ -72,17 +72,18 @@ class SegmentArchive:
         directory: Path,
         store: Store,
         *,
-        subid: int,
+        log: str,
         generation: int,
         generations: list[int],
     ) -> None:
-        """``generations``: of all claims that the store has. Lists the store."""
+        """``log``: its name (``layout``). ``generations``: of all claims that the store has. Lists
+        the store."""
         self._directory = directory
         self._disk = LocalStore(directory)
         self._reader = LogReader(directory)
         self._store = store
-        self._folder = layout.log_folder(subid, generation)
-        self._stored = stored_segments(store, subid, generations)
+        self._folder = layout.log_folder(log, generation)
+        self._stored = stored_segments(store, log, generations)
         self._newest: Manifest | None = None
         store.make_folder(self._folder)
         self._compare()

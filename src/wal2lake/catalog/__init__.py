@@ -57,7 +57,12 @@ from wal2lake.catalog.definitions.publications import (
     PublishedSchema,
     PublishedTable,
 )
-from wal2lake.catalog.images import RevivedCatalog, revive
+from wal2lake.catalog.images import (
+    RevivedCatalog,
+    RevivedSubscription,
+    log_number,
+    revive,
+)
 from wal2lake.catalog.mapped.progress import Progress, ProgressFile, read_progress
 from wal2lake.catalog.objects.historyrecords import (
     HISTORY_OF,
@@ -198,6 +203,7 @@ __all__ = [
     "ReplicationOrigin",
     "ReplicationSlot",
     "RevivedCatalog",
+    "RevivedSubscription",
     "Role",
     "RoleMember",
     "SchemaChange",
@@ -220,6 +226,7 @@ __all__ = [
     "WorkerKind",
     "is_history",
     "local_writer",
+    "log_number",
     "plan_changes",
     "read_progress",
     "read_registered",

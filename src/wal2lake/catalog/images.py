@@ -12,6 +12,7 @@ table or column that is not named here counts, so a new one cannot be forgotten.
 from __future__ import annotations
 
 import hashlib
+import json
 import sqlite3
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -58,13 +59,32 @@ _SPARE_OIDS: Final = 10_000
 """OIDs that are skipped: an object made after the image has left files under its own."""
 
 
+LOG_NUMBER: Final = "log_number"
+"""Not an option of a subscription: number of its log, which begins anew at another slot."""
+
+
+def log_number(options: Mapping[str, str]) -> int:
+    """Return the number of a subscription's log."""
+    return int(options.get(LOG_NUMBER, "1"))
+
+
+@dataclass(frozen=True, slots=True)
+class RevivedSubscription:
+    """A subscription of an image."""
+
+    oid: int
+    slot_name: str
+    floor: int
+    log: int
+    """Number of its log."""
+
+
 @dataclass(frozen=True, slots=True)
 class RevivedCatalog:
     """Facts about an image, and what of it a new directory cannot go on with."""
 
     system_identifier: int
-    subscriptions: tuple[tuple[int, str], ...]
-    """OIDs and names."""
+    subscriptions: tuple[RevivedSubscription, ...]
     slots: tuple[str, ...]
     """Permanent slots of the node's own subscribers, which are removed."""
 
@@ -142,13 +162,18 @@ def revive(path: Path) -> RevivedCatalog:
             "select value from meta where key = 'system_identifier'"
         ).fetchone()
         subscriptions = connection.execute(
-            "select oid, name from subscription order by oid"
+            "select oid, slot_name, floor, options from subscription order by oid"
         ).fetchall()
         connection.execute("commit")
     finally:
         connection.close()
     return RevivedCatalog(
         int(identifier),
-        tuple((int(oid), str(name)) for oid, name in subscriptions),
+        tuple(
+            RevivedSubscription(
+                int(oid), slot or "", int(floor), log_number(json.loads(options))
+            )
+            for oid, slot, floor, options in subscriptions
+        ),
         tuple(str(name) for (name,) in slots),
     )

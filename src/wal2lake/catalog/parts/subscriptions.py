@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from wal2lake.catalog.database import take_oid
+from wal2lake.catalog.images import LOG_NUMBER, log_number
 from wal2lake.catalog.objects import comments, tables
 from wal2lake.catalog.parts.copies import copy_anew, leave
 from wal2lake.catalog.parts.part import CatalogPart, change
@@ -263,6 +264,8 @@ def _begin_at(
     subscription = subscriptions.subscription_by_oid(transaction, oid)
     if subscription is not None and subscription.two_phase != "d":
         options["two_phase"] = "p"
+    if subscription is not None:
+        options[LOG_NUMBER] = str(log_number(subscription.options) + 1)
     return fields, options
 
 

@@ -151,7 +151,7 @@ class Archiver:
             self._archive = open_archive(self._settings, self._catalog)
             assert self._archive is not None
         if self._segments is None:
-            self._segments = self._archive.segments(self._subscription.oid)
+            self._segments = self._archive.segments(self._subscription)
         return self._segments, self._archive
 
     def _trim(self, segments: SegmentArchive, archive: NodeArchive) -> None:
