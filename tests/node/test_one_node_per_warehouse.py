@@ -76,8 +76,8 @@ def test_a_second_node_is_refused_and_a_stopped_one_writes_nothing(
         assert two.wait_end() == 1
         told = two.log_text()
         assert f'the warehouse "{warehouse}" is in use by another node' in told
-        assert f'DETAIL:  The node in directory "{one.directory}" on host' in told
-        assert "HINT:  Stop that node, or set" in told
+        assert f'detail: The node in directory "{one.directory}" on host' in told
+        assert "hint: Stop that node, or set" in told
         assert "listening on" not in told
         shutil.copytree(
             one.directory, copied.directory, ignore=shutil.ignore_patterns("run")
