@@ -320,6 +320,7 @@ FAULTS = {
     "a request is cut": Planned(Fault.CUT_REQUEST),
     "an answer is cut": Planned(Fault.CUT_ANSWER),
     "an answer is lost": Planned(Fault.LOSE_ANSWER),
+    "an answer is late": Planned(Fault.DELAY, seconds=0.2),
     "refused, as full": Planned(Fault.REFUSE, 503, "SlowDown"),
     "done, and 500": Planned(Fault.REFUSE_DONE, 500),
     "not done, and 409": Planned(Fault.REFUSE, 409, "ConditionalRequestConflict"),
