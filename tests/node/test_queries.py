@@ -69,6 +69,10 @@ select id, vc = ch, t = ch, vc in (ch, 'q'), nullif(vc, ch), ch ~ 'b$', ch ~ '  
     array[vc, ch], ch = any(array['b ', 'x']), (vc || ' ')::varchar = ch,
     octet_length(case when id > 5 then ch else vc end), quote_literal(t || E'\\') from qs.t
     order by id;
+select id, count(*) filter (where id > 3) over (), sum(i2) filter (where i2 > 0) over (order by
+    id), avg(id) filter (where b) over (), min(t) filter (where id < 4) over () from qs.t order by
+    id;
+select (-2147483648)::int / 3.0, (-32768)::int2 / nn from qs.t where id = 6;
 select id, tz at time zone 'CET', ts at time zone '+05:30', tz at time zone 'PST', ts at time
     zone interval '05:30' from qs.t where id in (1, 4, 5, 6, 7) order by id;
 select ch || '|', length(ch), upper(ch) from qs.t where id = 1;
@@ -625,7 +629,14 @@ def test_what_cannot_be_answered_exactly_is_refused_by_code(
 
 
 @pytest.mark.parametrize(
-    "zone", [pytest.param("America/New_York", marks=pytest.mark.slow), "Asia/Kolkata"]
+    "zone",
+    [
+        "Asia/Kolkata",
+        *(
+            pytest.param(zone, marks=pytest.mark.slow)
+            for zone in ("America/New_York", "5.5", "-05:30")
+        ),
+    ],
 )
 def test_times_are_computed_in_the_sessions_zone(
     both: tuple[str, str], psql: Any, zone: str

@@ -225,7 +225,9 @@ def divide(left: Operand, right: Operand) -> Operand:
     """Translate ``/``. The result has at least 16 significant digits."""
     _decimals_only("/", left, right)
     text = _quotient(digits_of(left.type)[1], digits_of(right.type)[1])
-    return Operand(let(text, a=left.node, b=right.node), TEXT_NUMERIC)
+    # As decimals, because the smallest integer has no absolute value of its type.
+    quotient = let(text, a=as_decimal(left), b=as_decimal(right))
+    return Operand(quotient, TEXT_NUMERIC)
 
 
 def average(total: exp.Expression, count: exp.Expression, scale: int) -> Operand:

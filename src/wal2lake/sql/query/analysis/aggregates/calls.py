@@ -104,7 +104,9 @@ class AggregateCalls:
             self._expressions.condition(where, "this", scope, "FILTER")
 
         def around(call: exp.Expression) -> exp.Expression:
-            if where is not None:
+            if where is not None and window is not None:
+                call = _of_matching_rows(call, where.this)
+            elif where is not None:
                 call = exp.Filter(this=call, expression=where.copy())
             if window is not None:
                 whole = window.copy()
@@ -182,3 +184,16 @@ class AggregateCalls:
         value = self._expressions.visit(ordered.this, scope)
         down = bool(ordered.args.get("desc"))
         return arrange.within_group(inner, arguments, value, down, around, self._zone)
+
+
+def _of_matching_rows(
+    call: exp.Expression, condition: exp.Expression
+) -> exp.Expression:
+    """Let an aggregate with OVER see null where the FILTER does not match: Spark has no FILTER
+    there, and these aggregates leave out nulls."""
+    if not isinstance(call, (exp.Count, exp.Sum, exp.Min, exp.Max)):
+        raise t.refuse("FILTER with OVER of this aggregate")
+    counted = exp.Literal.number(1) if isinstance(call.this, exp.Star) else call.this
+    matching = exp.If(this=condition.copy(), true=counted.copy())
+    call.set("this", exp.Case(ifs=[matching]))
+    return call
