@@ -142,6 +142,7 @@ def assemble(
         settings.exchange_directory / "staging",
         cores=options.cores,
         upsert_bytes=settings.apply.upsert_bytes,
+        spreads=not options.is_local,
         index=index,
         compactor=compactor,
     )

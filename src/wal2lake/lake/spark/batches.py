@@ -55,12 +55,15 @@ from wal2lake.lake.staging.stage import (
     staged_pieces,
 )
 from wal2lake.lake.tablefiles import AddedFile
-from wal2lake.lake.upsert import TooLarge, Upsert, UpsertMemory, plan_upsert
+from wal2lake.lake.upsert import TooLarge, Upsert, UpsertMemory
 from wal2lake.lake.upsert.conflicts import uncounted, unmarked, unwritable
 from wal2lake.lake.upsert.judging import ConflictRules
 from wal2lake.lake.upsert.lives.deferral import ByContent
 from wal2lake.lake.upsert.lives.marks import DeletionMarks
+from wal2lake.lake.upsert.plan import BatchRules
 from wal2lake.lake.upsert.recorded import append_recorded
+from wal2lake.lake.upsert.runs.spread import KeyTasks, plan_spread
+from wal2lake.lake.upsert.runs.whole import plan_batch
 from wal2lake.lake.upsert.stored import is_plainly_written, only_spark
 from wal2lake.model import DELETED_AT, Coercion, ReplicaIdentity, merged
 
@@ -118,12 +121,15 @@ class DeltaBatches:
         staging: Path,
         cores: int,
         upsert_bytes: int,
+        spreads: bool = False,
         index: KeyIndex | None = None,
         compactor: Compactor | None = None,
     ) -> None:
         """Empty ``staging``, because whatever an earlier process staged was not committed.
 
         Changes of up to ``upsert_bytes``, all tables together, are in memory at a time.
+        ``spreads``: large batches are evaluated by tasks on executors, ``cores`` at once, each with
+        as much memory.
         """
         self._spark = spark
         self._expressions = SparkExpressions(spark)
@@ -133,6 +139,9 @@ class DeltaBatches:
         self._staging = staging
         self._cores = cores
         self._memory = UpsertMemory(max(_LEAST_BYTES, upsert_bytes))
+        self._spread: KeyTasks | None = None
+        if spreads:
+            self._spread = KeyTasks(self._executors, cores, self._memory.limit)
         self._methods = MethodTotals()
         self._reads = BatchReads()
         self._index = index
@@ -298,19 +307,21 @@ class DeltaBatches:
             _deletion_marks(request),
             demands,
         )
+        batch = BatchRules(
+            request.state,
+            files,
+            uniqueness,
+            str(directory),
+            rules,
+            request.shows_rows,
+            self._index,
+            request.history,
+        )
         try:
-            return plan_upsert(
-                changes,
-                request.state,
-                files,
-                uniqueness,
-                self._memory,
-                str(directory),
-                rules=rules,
-                shows_rows=request.shows_rows,
-                index=self._index,
-                history=request.history,
-            )
+            planned = None
+            if self._spread is not None:
+                planned = plan_spread(changes, batch, self._spread)
+            return planned or plan_batch(changes, batch, self._memory)
         except TooLarge:
             refused = unmarked if request.soft is not None else uncounted
             return refused(name, _positions(changes))

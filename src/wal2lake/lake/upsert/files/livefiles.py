@@ -113,6 +113,19 @@ class LiveFiles:
                 adds.append(replace(added, vector=vectors.get(key)))
         return (*adds, *self._rewritten), replaced
 
+    def hand_over(
+        self, rewrite: Callable[[DataFile], Sequence[AddedFile]]
+    ) -> tuple[tuple[AddedFile, ...], dict[str, Rows]]:
+        """Return the new files as ``finish`` does, and all deleted rows of the version's files that
+        have lost rows, by their keys: other processes may have removed rows of these, too."""
+        stored = {file.key for file in self._stored}
+        removed = {k: gone.rows() for k, gone in self._gone.items() if k in stored}
+        for key in removed:
+            self._live.pop(key, None)
+        self._stored = []
+        adds, _ = self.finish(rewrite)
+        return adds, removed
+
     def _vectors(self, keys: Sequence[str]) -> Iterator[Rows]:
         for key in keys:
             yield self._gone[key].rows()

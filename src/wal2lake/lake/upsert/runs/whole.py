@@ -23,14 +23,15 @@ ends of transactions (``lives.deferral``), nor if a TRUNCATE marks all rows (``s
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Final, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final, Protocol, TypeVar
 
 import pyarrow as pa
 
 from wal2lake.errors import StorageError
 from wal2lake.lake.delta.datafile import TableWriter, discard_added
+from wal2lake.lake.delta.deletionvectors import Rows
 from wal2lake.lake.keyindex import KeyIndex
 from wal2lake.lake.port import TableState
 from wal2lake.lake.staging.historyrows import HistoryTarget
@@ -137,16 +138,48 @@ def plan_upsert(
         index,
         history,
     )
-    runs = _Runs(changes, batch, memory)
+    return plan_batch(changes, batch, memory)
+
+
+def plan_batch(
+    changes: WaitingChanges, batch: BatchRules, memory: UpsertMemory
+) -> Upsert | RowFailure:
+    """Evaluate a batch, as ``plan_upsert``."""
+    return _evaluated(_Runs(changes, batch, memory), _Runs.finish)
+
+
+def plan_share(
+    changes: WaitingChanges, batch: BatchRules, memory: UpsertMemory
+) -> ShareEffect | RowFailure:
+    """Evaluate the events of some of a batch's keys, as ``plan_upsert``; for ``spread``."""
+    return _evaluated(_Runs(changes, batch, memory), _Runs.hand_over)
+
+
+def _evaluated(runs: _Runs, end: Callable[[_Runs], _Effect]) -> _Effect | RowFailure:
     try:
         failure = runs.evaluate()
         if failure is None:
-            return runs.finish()
+            return end(runs)
     except BaseException:
         runs.discard()
         raise
     runs.discard()
     return failure
+
+
+@dataclass(frozen=True, slots=True)
+class ShareEffect:
+    """The effect of the events of some keys. Picklable."""
+
+    adds: tuple[AddedFile, ...] = ()
+    removed: Mapping[str, Rows] = field(default_factory=dict)
+    """All deleted rows of the version's files that have lost rows, by the files' keys."""
+    conflicts: Sequence[RowConflict] = ()
+    passed_over: int = 0
+    runs: int = 0
+
+
+_Effect = TypeVar("_Effect")
 
 
 class _Runs:
@@ -318,7 +351,7 @@ class _Runs:
             if held is None:
                 held = StoredRows(self._batch.state, [file]).count()
             self._live.remove(file, rows, held)
-        self._conflicts = _named([*self._conflicts, *effect.conflicts])
+        self._conflicts = named([*self._conflicts, *effect.conflicts])
 
     def finish(self) -> Upsert:
         """Return the effect of all runs."""
@@ -334,14 +367,16 @@ class _Runs:
             max(1, self._count),
         )
 
+    def hand_over(self) -> ShareEffect:
+        """Return the effect of all runs on the version's files, whose deletion vectors are not
+        written."""
+        adds, removed = self._live.hand_over(self._rewrite)
+        return ShareEffect(
+            adds, removed, self._conflicts, self._passed_over, self._count
+        )
+
     def _rewrite(self, file: DataFile) -> tuple[AddedFile, ...]:
-        """Write the rows of a file that are left, a row group at a time, with their writers."""
-        state = self._batch.state
-        rows = StoredRows(state, [file], self._live).live(range(len(state.fields)))
-        with TableWriter(state.location, state.physical_fields) as writer:
-            for part in rows:
-                writer.write_all(part)
-            return writer.finish()
+        return rewritten(self._batch.state, self._live, file)
 
     def discard(self) -> None:
         """Remove the files of the runs."""
@@ -350,6 +385,17 @@ class _Runs:
             location = self._batch.history.state.location
             discard_added(location, self._history)
             self._history.clear()
+
+
+def rewritten(
+    state: TableState, live: LiveFiles, file: DataFile
+) -> tuple[AddedFile, ...]:
+    """Write the rows of a file that are left, a row group at a time, with their writers."""
+    rows = StoredRows(state, [file], live).live(range(len(state.fields)))
+    with TableWriter(state.location, state.physical_fields) as writer:
+        for part in rows:
+            writer.write_all(part)
+        return writer.finish()
 
 
 def _divided(loaded: LoadedRun, starts: Sequence[int]) -> list[LoadedRun]:
@@ -365,7 +411,7 @@ def _divided(loaded: LoadedRun, starts: Sequence[int]) -> list[LoadedRun]:
     ]
 
 
-def _named(conflicts: Sequence[RowConflict]) -> Sequence[RowConflict]:
+def named(conflicts: Sequence[RowConflict]) -> Sequence[RowConflict]:
     """Return the conflicts of the runs so far; beyond ``NAMED_CONFLICTS`` they are only counted."""
     named = [conflict for conflict in conflicts if conflict.key is not None]
     if len(named) <= NAMED_CONFLICTS:
