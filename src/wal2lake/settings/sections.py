@@ -234,7 +234,8 @@ class ApplySettings:
         256 * _MIB,
         "Size of the updates and deletes, of all tables together, that are in the engine's"
         " memory at a time, which needs about three times as much. Larger batches are applied in"
-        " parts, with one commit. At least 1 MiB is used.",
+        " parts, with one commit. At least 1 MiB is used. With a cluster's master each task that"
+        " applies a share of a large batch has as much.",
         minimum=0,
         maximum=768 * _MIB,
         restart=True,
