@@ -181,6 +181,23 @@ def test_an_error_of_a_task_is_raised_and_leaves_no_file(
     assert set((tmp_path / "t").glob("part-*")) == before
 
 
+def test_files_of_tasks_are_synced_where_they_are_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = Table(tmp_path / "t", [(0, n, "a", "b") for n in range(50)], 2)
+    events = [RowEvent(1, n, "U", (0, n, "x", "y")) for n in range(50)]
+    synced: list[str] = []
+
+    def settle(store: object, files: Sequence[str], vectors: Sequence[object]) -> None:
+        assert len(files) == len(vectors)
+        synced.extend(files)
+
+    monkeypatch.setattr(spread, "settle_files", settle)
+    upsert = planned(table, events, TRUSTED, Tasks())
+    assert isinstance(upsert, Upsert)
+    assert sorted(synced) == sorted(added.path for added in upsert.adds)
+
+
 def test_what_events_tie_together_otherwise_is_not_spread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -33,9 +33,11 @@ import pyarrow.compute as pc
 
 from wal2lake.errors import Wal2LakeError
 from wal2lake.lake.delta.datafile import discard_added
+from wal2lake.lake.delta.durability import settle_files
 from wal2lake.lake.executors import Executors
 from wal2lake.lake.parquet import open_parquet
 from wal2lake.lake.staging.layout import ChangeShape, RowFailure
+from wal2lake.lake.store import store_at
 from wal2lake.lake.tablefiles import DataFile
 from wal2lake.lake.upsert.files.livefiles import LiveFiles
 from wal2lake.lake.upsert.memory import UpsertMemory
@@ -219,7 +221,13 @@ def _evaluate(
         with tempfile.TemporaryDirectory(prefix="wal2lake-") as directory:
             here = replace(batch, directory=f"{directory}/keys")
             changes = _Changes(shape, held)
-            return _Answer(plan_share(changes, here, UpsertMemory(task_bytes)))
+            effect = plan_share(changes, here, UpsertMemory(task_bytes))
+        if isinstance(effect, ShareEffect):
+            # The commit's own sync does not reach what another machine has in memory.
+            paths = [added.path for added in effect.adds]
+            vectors = [added.vector for added in effect.adds]
+            settle_files(store_at(batch.state.location), paths, vectors)
+        return _Answer(effect)
     except Wal2LakeError as error:
         return _Answer(None, error)
 
