@@ -257,6 +257,30 @@ def test_no_gulp_is_held_while_the_next_is_waited_for(tmp_path: Path) -> None:
     log.close()
 
 
+def test_gulps_that_waited_are_asked_about_at_once(tmp_path: Path) -> None:
+    """Each question costs a connection to the publisher, and the journal waits for it."""
+    catalog: Any = SimpleNamespace(note_error=lambda oid, worker, text, _=None: None)
+    log = ChangeLog.open(tmp_path)
+    log.connected(Lsn(0))
+    pauses, stop = Pauses(catalog, Oid(1)), threading.Event()
+    asked: list[tuple[int, bool]] = []
+    writer = LogWriter(
+        log,
+        pauses,
+        stop=stop,
+        wake=lambda: None,
+        before=lambda one: asked.append((len(one.lengths), one.open_at_end)),
+    )
+    for at in (100, 200, 300):
+        data, lengths = gulp(payloads(inserts(at, 3)))
+        writer.put(Gulp(data, lengths, open_at_end=at == 300))
+    writer.end()
+    writer.work()
+    assert asked == [(3 * len(lengths), True)]
+    assert [int(one.lsn) for one in writer.collect()] == [308, 308, 308]
+    log.close()
+
+
 def test_the_reader_stops_at_the_bound_and_goes_on_below_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -78,7 +78,7 @@ class LogWriter:
         observer: Observer | None = None,
     ) -> None:
         """``wake`` tells the reader that there are positions to collect. ``before`` is called with
-        each gulp before the gulp is logged, and may block."""
+        all changes before they are logged, and may block."""
         self._log = log
         self._pauses = pauses
         self._stop = stop
@@ -139,9 +139,10 @@ class LogWriter:
         group = self._next_group()
         if group is None:
             return False
-        for gulp in group:
-            self._before(gulp)
-        return self._write(group)
+        joined = _joined(group)
+        # At once, because that may ask the publisher.
+        self._before(joined)
+        return self._write(group, joined)
 
     def _next_group(self) -> list[Gulp] | None:
         first = self._queue.get()
@@ -160,12 +161,9 @@ class LogWriter:
             size += len(gulp.data)
         return group
 
-    def _write(self, group: list[Gulp]) -> bool:
+    def _write(self, group: list[Gulp], joined: Gulp) -> bool:
         """Log a group. Return False if the run was stopped before there was space."""
-        data, lengths = group[0].data, group[0].lengths
-        if len(group) > 1:
-            data = b"".join(gulp.data for gulp in group)
-            lengths = np.concatenate([gulp.lengths for gulp in group])
+        data, lengths = joined.data, joined.lengths
         self._measure(lambda observer: observer.logging(data, lengths))
         while True:
             try:
@@ -185,3 +183,13 @@ class LogWriter:
         # Report durable positions first: the catalog's disk may be slow, or full.
         self._pauses.end(_UNWRITABLE)
         return True
+
+
+def _joined(group: list[Gulp]) -> Gulp:
+    if len(group) == 1:
+        return group[0]
+    return Gulp(
+        b"".join(gulp.data for gulp in group),
+        np.concatenate([gulp.lengths for gulp in group]),
+        group[-1].open_at_end,
+    )
