@@ -1,7 +1,7 @@
 """Object stores for tests: real servers as processes of their own, one for each protocol.
 
 S3 is moto's server, Azure is Azurite, which npm has. Google's is ``gcsserver``, since the servers
-that can be had do not speak the XML protocol with conditions, in which obstore writes.
+that can be had ignore conditions in the XML protocol, in which obstore writes.
 """
 
 from __future__ import annotations
@@ -15,10 +15,12 @@ import shutil
 import socket
 import subprocess
 import sys
+import urllib.parse
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -35,7 +37,7 @@ BUCKET = "lake"
 _FETCH = Path(__file__).parent.parent.parent / "tools" / "fetch-azurite"
 
 _AZURE_ACCOUNT = "devstoreaccount1"
-_AZURE_KEY = (
+AZURE_KEY = (
     "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq"
     "/K1SZFPTOtr/KBHBeksoGMGw=="
 )
@@ -50,10 +52,14 @@ class Server:
     """URL of the bucket, as for a warehouse."""
     port: int
     config: tuple[tuple[str, str], ...]
-    endpoint: str
-    """Name of the option with the server's URL."""
     path: str = ""
     """Path at the end of the server's URL."""
+    anonymous: bool = False
+
+    @property
+    def endpoint(self) -> str:
+        """The server's URL."""
+        return f"http://127.0.0.1:{self.port}{self.path}"
 
     def options(self, port: int | None = None, **more: float) -> StoreOptions:
         """Return options for this server, or for a proxy in front of it. Attempts are quick."""
@@ -61,9 +67,10 @@ class Server:
         quick: dict[str, Any] = {
             "pause_seconds": 0.01,
             "longest_pause_seconds": 0.05,
+            "anonymous": self.anonymous,
             **more,
         }
-        return StoreOptions((*self.config, (self.endpoint, url)), **quick)
+        return StoreOptions((*self.config, ("endpoint", url)), **quick)
 
 
 @contextmanager
@@ -78,15 +85,14 @@ def s3_server() -> Iterator[Server]:
             ("secret_access_key", "secret"),
             ("region", "us-east-1"),
         )
-        yield Server(f"s3://{BUCKET}", port, config, "endpoint")
+        yield Server(f"s3://{BUCKET}", port, config)
 
 
 @contextmanager
 def gcs_server() -> Iterator[Server]:
     """Run ``gcsserver``."""
     with GcsServer(BUCKET) as server:
-        config = (("bearer_token", "token"),)
-        yield Server(f"gs://{BUCKET}", server.port, config, "base_url")
+        yield Server(f"gs://{BUCKET}", server.port, (), anonymous=True)
 
 
 @contextmanager
@@ -114,22 +120,50 @@ def azure_server() -> Iterator[Server]:
             f"PUT{chr(10) * 12}x-ms-date:{date}\nx-ms-version:{version}\n"
             f"{path}{path}/{BUCKET}\nrestype:container"
         )
-        key = base64.b64decode(_AZURE_KEY)
+        key = base64.b64decode(AZURE_KEY)
         signature = base64.b64encode(
             hmac.new(key, signed.encode(), hashlib.sha256).digest()
         ).decode()
-        _request(
-            "PUT",
-            f"http://127.0.0.1:{port}{path}/{BUCKET}?restype=container",
-            {
-                "x-ms-date": date,
-                "x-ms-version": version,
-                "Authorization": f"SharedKey {_AZURE_ACCOUNT}:{signature}",
-                "Content-Length": "0",
-            },
-        )
-        config = (("account_name", _AZURE_ACCOUNT), ("account_key", _AZURE_KEY))
-        yield Server(f"az://{BUCKET}", port, config, "endpoint", path)
+        headers = {
+            "x-ms-date": date,
+            "x-ms-version": version,
+            "Authorization": f"SharedKey {_AZURE_ACCOUNT}:{signature}",
+            "Content-Length": "0",
+        }
+        container = f"http://127.0.0.1:{port}{path}/{BUCKET}?restype=container"
+
+        def is_made() -> bool:
+            # A busy machine resets Azurite's first connections.
+            try:
+                _request("PUT", container, headers)
+            except ConnectionError:
+                return False
+            return True
+
+        wait_until(is_made, timeout_seconds=60, describe="the container is made")
+        config = (("account_key", AZURE_KEY),)
+        host = f"{_AZURE_ACCOUNT}.dfs.core.windows.net"
+        yield Server(f"abfss://{BUCKET}@{host}", port, config, path)
+
+
+def azure_signature(permissions: str) -> str:
+    """Return a shared access signature of an hour for all of Azurite's containers."""
+    version, end = "2021-08-06", datetime.now(UTC) + timedelta(hours=1)
+    until = end.strftime("%Y-%m-%dT%H:%M:%SZ")
+    fields = [_AZURE_ACCOUNT, permissions, "b", "sco", "", until, "", "", version, ""]
+    signed = "".join(f"{field}\n" for field in fields)
+    key = base64.b64decode(AZURE_KEY)
+    signature = hmac.new(key, signed.encode(), hashlib.sha256).digest()
+    return urllib.parse.urlencode(
+        {
+            "sv": version,
+            "ss": "b",
+            "srt": "sco",
+            "sp": permissions,
+            "se": until,
+            "sig": base64.b64encode(signature).decode(),
+        }
+    )
 
 
 @cache

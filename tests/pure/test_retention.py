@@ -971,10 +971,12 @@ def test_branches_of_a_store_that_nobody_knows(
         assert set(store.list_below("", lambda folder: True)) == {"b/part-2", "notes"}
 
 
-@pytest.mark.parametrize("path", ["abfss://c@a.dfs.core.windows.net/t/f", "https://x"])
+@pytest.mark.parametrize(
+    "path", ["abfs://c@a.dfs.core.windows.net/t/f", "abfss://c@b.net/t/f", "https://x"]
+)
 def test_a_file_that_may_be_the_tables_own_is_refused(path: str) -> None:
     with pytest.raises(UnreadableLog, match="names a file by the URL") as caught:
-        name_below("az://c/t", path)
+        name_below("abfss://c@a.dfs.core.windows.net/t", path)
     assert caught.value.hint == "Use the VACUUM of Delta Lake for this table."
 
 
@@ -986,6 +988,9 @@ def test_names_of_objects() -> None:
         assert name_below(location, url) == "x y.parquet"
     assert name_below(location, "s3://lake/w/public/a/x.parquet") is None
     assert name_below(location, "file:/w/public/a/x.parquet") is None
+    location = "abfss://c@a.dfs.core.windows.net/t"
+    assert name_below(location, f"{location}/x%20y") == "x y"
+    assert name_below(location, f"{location}_2/x") is None
 
 
 def test_a_vacuum_that_ends_in_the_middle_is_repeated(node: FakeNode) -> None:

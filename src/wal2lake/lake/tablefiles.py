@@ -22,7 +22,7 @@ Descriptor = Mapping[str, Any]
 
 _PATH_SAFE: Final = "/!$&'()*+,;=@-._~"
 
-_OBJECT_STORES: Final = ("s3://", "gs://", "az://")
+_OBJECT_STORES: Final = ("s3://", "gs://", "abfss://")
 """Beginnings of URLs that ``store`` knows, beside ``file:``."""
 
 _TIGHT: Final = re.compile(r'"tightBounds"\s*:\s*true')

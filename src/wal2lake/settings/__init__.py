@@ -17,6 +17,7 @@ from wal2lake.settings.loading import (
     load,
     parameter_names,
 )
+from wal2lake.settings.objectstore import StoreSettings
 from wal2lake.settings.places import file_url_path
 from wal2lake.settings.rendering import render_default_toml
 from wal2lake.settings.sections import (
@@ -28,7 +29,6 @@ from wal2lake.settings.sections import (
     PublishSettings,
     Settings,
     SparkSettings,
-    StoreSettings,
     SubscriptionSettings,
     WebSettings,
 )

@@ -24,6 +24,7 @@ from wal2lake.errors import ConfigurationError, reason_of
 from wal2lake.settings.addresses import check_web_listen
 from wal2lake.settings.catalogs import check_catalog
 from wal2lake.settings.logstore import check_log_store
+from wal2lake.settings.objectstore import check_store
 from wal2lake.settings.places import file_url_path
 from wal2lake.settings.sections import SECTIONS, Settings
 
@@ -77,7 +78,7 @@ def load(
     settings = Settings(directory=directory.absolute(), **sections)
     _check_places(settings)
     check_log_store(settings)
-    _check_credentials(settings)
+    check_store(settings.store, settings.warehouse)
     check_catalog(settings.catalog)
     check_web_listen(settings.web.listen, ssl=settings.node.ssl)
     return settings
@@ -104,28 +105,6 @@ def _check_places(settings: Settings) -> None:
         hint='Set "directory" of [log] and "warehouse" of [spark], or a master on this'
         " machine (local[*]).",
     )
-
-
-def _check_credentials(settings: Settings) -> None:
-    """Raise ConfigurationError if the credentials of the object store are not complete."""
-    store = settings.store
-    keys = {
-        "access_key_id": store.access_key_id,
-        "secret_access_key": store.secret_access_key,
-    }
-    given = [name for name, value in keys.items() if value]
-    if len(given) == 1:
-        (missing,) = keys.keys() - given
-        raise ConfigurationError(
-            f'parameter "store.{given[0]}" needs "store.{missing}"',
-            hint=f'Set "{missing}" of [store], too, or neither of them.',
-        )
-    if given and store.credentials_command:
-        raise ConfigurationError(
-            'parameters "store.access_key_id" and "store.credentials_command" exclude each'
-            " other",
-            hint="Remove one of them.",
-        )
 
 
 def parameter_names() -> tuple[str, ...]:

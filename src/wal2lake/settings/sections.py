@@ -21,6 +21,7 @@ from typing import Any, Final
 from wal2lake.settings.catalogs import CatalogSettings
 from wal2lake.settings.changelog import LogSettings
 from wal2lake.settings.declaration import setting
+from wal2lake.settings.objectstore import StoreSettings, azure_url
 from wal2lake.settings.places import file_url_path, store_of_log
 
 _INT_MAX: Final = 2**31 - 1
@@ -483,68 +484,6 @@ class AlertSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class StoreSettings:
-    """The object store of a warehouse like s3://bucket/lake."""
-
-    endpoint: str = setting(
-        "",
-        "URL of a server that speaks S3's protocol; empty: AWS. One that begins with http: is"
-        " asked without TLS.",
-        pattern=r"(https?://\S+)?",
-        allowed="an http:// or https:// URL",
-        restart=True,
-    )
-    region: str = setting(
-        "",
-        "Region of the bucket; empty: AWS_REGION of the environment, or us-east-1.",
-        pattern=r"[A-Za-z0-9-]*",
-        allowed="a name like eu-central-1",
-        restart=True,
-    )
-    access_key_id: str = setting(
-        "",
-        "Access key, with secret_access_key; empty: credentials are found as AWS's own programs"
-        " find them: in the environment, from the identity of the machine or the pod.",
-        restart=True,
-        secret=True,
-    )
-    secret_access_key: str = setting(
-        "", "Secret of access_key_id.", restart=True, secret=True, command_line=False
-    )
-    credentials_command: str = setting(
-        "",
-        "Shell command that prints credentials as JSON, as a credential_process of AWS's"
-        " programs does. It is run again before they expire, and has 30 seconds.",
-        pattern=r"[^\r\n]*",
-        allowed="a command in one line",
-        restart=True,
-        secret=True,
-    )
-    connect_timeout_ms: int = setting(
-        5_000,
-        "A connection that is not made after this time is given up.",
-        minimum=100,
-        maximum=_INT_MAX,
-        restart=True,
-    )
-    request_timeout_ms: int = setting(
-        30_000,
-        "A request without a whole answer after this time is given up.",
-        minimum=100,
-        maximum=_INT_MAX,
-        restart=True,
-    )
-    retry_timeout_ms: int = setting(
-        60_000,
-        "Requests without an answer, and those that the store wants to be repeated, are repeated"
-        " for this time.",
-        minimum=0,
-        maximum=_INT_MAX,
-        restart=True,
-    )
-
-
-@dataclass(frozen=True, slots=True)
 class Settings:
     """All settings of the node in ``directory``."""
 
@@ -558,7 +497,7 @@ class Settings:
     spark: SparkSettings = SparkSettings()
     web: WebSettings = WebSettings()
     lake: LakeSettings = LakeSettings()
-    store: StoreSettings = StoreSettings()
+    store: StoreSettings = field(default_factory=StoreSettings)
     iceberg: IcebergSettings = IcebergSettings()
     catalog: CatalogSettings = field(default_factory=CatalogSettings)
     alerts: AlertSettings = AlertSettings()
@@ -574,7 +513,8 @@ class Settings:
         """URL or absolute path of the store of segments and catalog, no slash at the end; None:
         there is none."""
         return store_of_log(
-            self.log.store, self.warehouse if self.log.confirm == "store" else ""
+            azure_url(self.log.store, self.store.account),
+            self.warehouse if self.log.confirm == "store" else "",
         )
 
     @property
@@ -589,7 +529,7 @@ class Settings:
         # Hadoop takes percent signs literally; in a URL they are an encoding.
         chosen = file_url_path(chosen) or chosen
         if "://" in chosen:
-            return chosen.rstrip("/")
+            return azure_url(chosen.rstrip("/"), self.store.account)
         return str(self.directory / (chosen or "warehouse"))
 
     @property

@@ -53,9 +53,12 @@ _HADOOP_S3: Final = re.compile(r"^s3[an]://")
 """Beginnings of URLs in Hadoop's words for S3."""
 
 _AMBIGUOUS: Final = frozenset(
-    {"abfs", "abfss", "adl", "http", "https", "wasb", "wasbs"}
+    {"abfs", "abfss", "adl", "az", "http", "https", "wasb", "wasbs"}
 )
-"""Schemes of further URLs of object stores, which do not tell whether a file is the same."""
+"""Schemes of URLs that do not tell whether a file is the same: Azure has several for each."""
+
+_OWN_AZURE: Final = "abfss://"
+"""Beginning of the node's own URLs in Azure."""
 
 _COMMIT: Final = re.compile(r"([0-9]{20})\.json")
 _POINTER: Final = re.compile(r'"version"\s*:\s*([0-9]+)')
@@ -429,7 +432,12 @@ def name_below(location: str, path: str) -> str | None:
 
 
 def _object_below(location: str, path: str, scheme: str) -> str | None:
-    if scheme in _AMBIGUOUS:
+    # The node's own URL of a container is the same for each of its files.
+    container = f"{location.partition('://')[2].partition('/')[0]}/"
+    is_alike = path.startswith(f"{_OWN_AZURE}{container}") and location.startswith(
+        _OWN_AZURE
+    )
+    if scheme in _AMBIGUOUS and not is_alike:
         raise UnreadableLog(
             f'the log of the table at "{location}" names a file by the URL "{path}"',
             sqlstate="0A000",

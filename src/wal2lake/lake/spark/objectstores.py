@@ -97,6 +97,8 @@ def _credentials(
     """Return the class that gets credentials, and the variables that it reads."""
     if options.credentials_command:
         return "ProfileCredentialsProvider", {}
+    if options.anonymous:
+        return "AnonymousCredentialsProvider", {}
     if "access_key_id" not in config:
         return "DefaultCredentialsProvider", {}
     return "EnvironmentVariableCredentialsProvider", {

@@ -20,6 +20,11 @@ means, or decides what to write.
     places    locations, and the store of each
 """
 
+from wal2lake.lake.store.access.command import (
+    CommandCredentials,
+    CredentialsCommandFailed,
+)
+from wal2lake.lake.store.access.tokens import read_token
 from wal2lake.lake.store.errors import (
     MissingFileError,
     NoPutIfAbsent,
@@ -52,6 +57,8 @@ from wal2lake.lake.store.port import (
 
 __all__ = [
     "PROBE",
+    "CommandCredentials",
+    "CredentialsCommandFailed",
     "Entry",
     "HeldLease",
     "LeaseLost",
@@ -75,6 +82,7 @@ __all__ = [
     "open_reader",
     "open_writer",
     "read_part",
+    "read_token",
     "remove_file",
     "storage_error",
     "store_at",

@@ -14,6 +14,7 @@ Sources: object_store 0.14, ``client/retry.rs`` (texts and kinds); S3, "Error re
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -64,6 +65,26 @@ begins at the end of an object."""
 
 
 @dataclass(frozen=True, slots=True)
+class _Words:
+    """How a cloud's credentials are given."""
+
+    keys: str
+    """Settings of [store]."""
+    printed: str
+    """Members of a command's JSON."""
+
+
+_WORDS: Final[Mapping[str, _Words]] = {
+    "s3": _Words(
+        "access_key_id and secret_access_key", "AccessKeyId and SecretAccessKey"
+    ),
+    "gs": _Words("credentials_file", "access_token"),
+    "abfss": _Words("account_key or sas_token", "accessToken"),
+}
+"""By scheme of the URL."""
+
+
+@dataclass(frozen=True, slots=True)
 class StoreAnswer:
     """A request that was not carried out, or of which that is not known."""
 
@@ -108,6 +129,7 @@ def error_of(action: str, place: str, error: Exception, seconds: float) -> Stora
     within which one request had to be answered."""
     answer, original = answer_of(error), original_of(error)
     text = f'could not {action} "{place}"'
+    words = _WORDS[place.partition("://")[0]]
     if isinstance(error, FileNotFoundError) and answer.code not in _NO_BUCKET:
         return MissingFileError(f"{text}: there is no such object", original=original)
     if answer.code in _NO_BUCKET:
@@ -124,14 +146,14 @@ def error_of(action: str, place: str, error: Exception, seconds: float) -> Stora
             sqlstate="28000",
             detail=f"The credentials_command of [store] gave none: {command[1]}.",
             hint="Run it as the node's operating system user: it must print JSON with"
-            " AccessKeyId and SecretAccessKey within 30 seconds.",
+            f" {words.printed} within 30 seconds.",
             original=original,
         )
     if answer.status == 401 or isinstance(error, UnauthenticatedError):
         return StorageError(
             f"{text}: there are no valid credentials for the object store",
             sqlstate="28000",
-            hint="Set access_key_id and secret_access_key, or credentials_command, of [store],"
+            hint=f"Set {words.keys}, or credentials_command, of [store],"
             " or give the machine an identity that the store knows.",
             original=original,
         )

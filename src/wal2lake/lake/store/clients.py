@@ -1,6 +1,7 @@
 """Makes the client of a bucket from its URL.
 
-In: scheme and name of a bucket (a container in Azure), options. Out: a ``Bucket``, one for each
+In: scheme and name of a bucket, options. In Azure the name is of a container and the host of a
+storage account, ``container@account.dfs.core.windows.net``. Out: a ``Bucket``, one for each
 bucket and process, so that connections and credentials are shared by all of its tables.
 
 The client never repeats a request itself (``max_retries`` 0): ``objects`` does, because only it can
@@ -30,13 +31,24 @@ from obstore.exceptions import BaseError
 from obstore.store import AzureStore, GCSStore, S3Store
 
 from wal2lake.errors import ConfigurationError
-from wal2lake.lake.store.access.command import CommandCredentials
+from wal2lake.lake.store.access.command import CommandCredentials, read_credentials
+from wal2lake.lake.store.access.tokens import read_token
 from wal2lake.lake.store.answers import original_of
 from wal2lake.lake.store.options import StoreOptions
 
 Client = S3Store | GCSStore | AzureStore
 
-_KINDS: Final[Mapping[str, Any]] = {"s3": S3Store, "gs": GCSStore, "az": AzureStore}
+_KINDS: Final[Mapping[str, Any]] = {"s3": S3Store, "gs": GCSStore, "abfss": AzureStore}
+
+_OPTIONS: Final[Mapping[str, Mapping[str, str]]] = {
+    "s3": {"endpoint": "endpoint", "region": "region"},
+    "gs": {"endpoint": "base_url", "credentials_file": "application_credentials"},
+    "abfss": {"endpoint": "endpoint"},
+}
+"""obstore's names of settings, by scheme. Keys are handed over as credentials."""
+
+_AZURE_SUFFIX: Final = "core.windows.net"
+"""End of Azure's host names; national clouds have others."""
 
 _MOST_REPEATS: Final = 20
 """Most repetitions of one part of a large object, if there is time for so many."""
@@ -44,16 +56,13 @@ _MOST_REPEATS: Final = 20
 _MOST_BUCKETS: Final = 64
 """Most clients that are kept. A node has one warehouse; branches and logs may be elsewhere."""
 
-_ENDPOINTS: Final[Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
-    "s3": (
-        ("endpoint", "aws_endpoint_url_s3"),
-        ("AWS_ENDPOINT", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"),
-    ),
-    "gs": (("base_url",), ("GOOGLE_BASE_URL",)),
-    "az": (("endpoint",), ("AZURE_ENDPOINT", "AZURE_STORAGE_ENDPOINT")),
+_ENDPOINTS: Final[Mapping[str, tuple[str, ...]]] = {
+    "s3": ("AWS_ENDPOINT", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"),
+    "gs": ("GOOGLE_BASE_URL",),
+    "abfss": ("AZURE_ENDPOINT", "AZURE_STORAGE_ENDPOINT"),
 }
-"""By scheme: options and environment variables with the URL of a server that is not the cloud's
-own. A URL that begins with ``http:`` allows requests without TLS."""
+"""By scheme: environment variables with the URL of a server that is not the cloud's own. A URL that
+begins with ``http:`` allows requests without TLS."""
 
 
 class Bucket:
@@ -111,10 +120,22 @@ def bucket_at(scheme: str, name: str, options: StoreOptions) -> Bucket:
 
 @lru_cache(maxsize=_MOST_BUCKETS)
 def _bucket(scheme: str, name: str, options: StoreOptions) -> Bucket:
-    config: Any = dict(options.config)
-    named, variables = _ENDPOINTS[scheme]
-    endpoints = [config.get(key, "") for key in named]
-    endpoints += [os.environ.get(key, "") for key in variables]
+    given = dict(options.config)
+    config = {
+        option: given[setting]
+        for setting, option in _OPTIONS[scheme].items()
+        if setting in given
+    }
+    if options.anonymous and scheme != "gs":
+        config["skip_signature"] = "true"
+    bucket = name
+    if scheme == "abfss":
+        bucket, account, endpoint = _azure_names(name)
+        config["account_name"] = account
+        if endpoint is not None:
+            config.setdefault("endpoint", endpoint)
+    endpoints = [given.get("endpoint", "")]
+    endpoints += [os.environ.get(variable, "") for variable in _ENDPOINTS[scheme]]
     plain = any(url.startswith("http://") for url in endpoints)
     common: dict[str, Any] = {
         "config": config,
@@ -125,10 +146,12 @@ def _bucket(scheme: str, name: str, options: StoreOptions) -> Bucket:
         },
     }
     command = None
-    if scheme == "s3":
-        if options.credentials_command:
-            command = CommandCredentials(options.credentials_command)
-        common.update(_credentials(command, config))
+    if options.credentials_command:
+        read = read_credentials if scheme == "s3" else read_token
+        command = CommandCredentials(options.credentials_command, read)
+    provider = command or _credentials(scheme, options, given)
+    if provider is not None:
+        common["credential_provider"] = provider
     kind = _KINDS[scheme]
     once = {"max_retries": 0}
     repeating = {
@@ -141,26 +164,42 @@ def _bucket(scheme: str, name: str, options: StoreOptions) -> Bucket:
         },
     }
     return Bucket(
-        kind(name, **common, retry_config=once),
-        lambda: kind(name, **common, retry_config=repeating),
+        kind(bucket, **common, retry_config=once),
+        lambda: kind(bucket, **common, retry_config=repeating),
         options,
         command,
     )
 
 
+def _azure_names(name: str) -> tuple[str, str, str | None]:
+    """Return container, storage account, and the account's URL if its host is of another cloud than
+    the public one."""
+    container, _, host = name.partition("@")
+    account, _, suffix = host.partition(".dfs.")
+    if not (container and account and suffix):
+        raise ValueError("the URL has no container and host of a storage account")
+    if suffix == _AZURE_SUFFIX:
+        return container, account, None
+    return container, account, f"https://{account}.blob.{suffix}"
+
+
 def _credentials(
-    command: CommandCredentials | None, config: Mapping[str, str]
-) -> dict[str, Callable[[], Mapping[str, Any]]]:
-    """Return the argument with S3's credentials; empty if the client has to look for them."""
-    if command is not None:
-        return {"credential_provider": command}
-    if "access_key_id" not in config or "token" in config:
-        return {}
-    # Otherwise the client would add the environment's session token, which is of other keys.
-    fixed = {
-        "access_key_id": config["access_key_id"],
-        "secret_access_key": config.get("secret_access_key", ""),
-        "token": None,
-        "expires_at": None,
-    }
-    return {"credential_provider": lambda: fixed}
+    scheme: str, options: StoreOptions, given: Mapping[str, str]
+) -> Callable[[], Mapping[str, Any]] | None:
+    """Return what gives the client fixed credentials; None if it has to look for them."""
+    # The client would add what the environment has: a session token of other keys.
+    fixed: dict[str, Any] = {"expires_at": None}
+    if scheme == "s3" and "access_key_id" in given:
+        fixed["access_key_id"] = given["access_key_id"]
+        fixed["secret_access_key"] = given.get("secret_access_key", "")
+        fixed["token"] = None
+    elif scheme == "abfss" and "account_key" in given:
+        fixed["access_key"] = given["account_key"]
+    elif scheme == "abfss" and "sas_token" in given:
+        fixed["sas_token"] = given["sas_token"]
+    elif scheme == "gs" and options.anonymous:
+        # obstore's skip_signature looks for a token all the same before it writes to Google.
+        fixed["token"] = "anonymous"
+    else:
+        return None
+    return lambda: fixed

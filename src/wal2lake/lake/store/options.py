@@ -14,8 +14,16 @@ from typing import Final
 
 _PREFIX: Final = "WAL2LAKE_STORE_"
 
-_CONFIG: Final = ("endpoint", "region", "access_key_id", "secret_access_key")
-"""Settings that are obstore's own options."""
+_CONFIG: Final = (
+    "endpoint",
+    "region",
+    "access_key_id",
+    "secret_access_key",
+    "credentials_file",
+    "account_key",
+    "sas_token",
+)
+"""Settings with a text of which a client is made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +31,8 @@ class StoreOptions:
     """Options of a client, all with a default."""
 
     config: tuple[tuple[str, str], ...] = ()
-    """obstore's own options by name, as ``endpoint``, ``region``, ``access_key_id``,
-    ``account_name``."""
+    """Settings of [store] by name, as ``endpoint``, ``access_key_id``, ``account_key``. The client
+    of a cloud reads its own."""
     connect_seconds: float = 5.0
     request_seconds: float = 30.0
     """Most time for one request with its answer."""
@@ -37,6 +45,8 @@ class StoreOptions:
     longest_pause_seconds: float = 10.0
     credentials_command: str = ""
     """Shell command that prints credentials; empty: there is none."""
+    anonymous: bool = False
+    """Requests are sent without credentials."""
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> StoreOptions:
@@ -59,6 +69,7 @@ class StoreOptions:
         return cls(
             tuple((name, found[name]) for name in _CONFIG if name in found),
             credentials_command=found.get("credentials_command", ""),
+            anonymous=found.get("anonymous") == "True",
             **seconds,
         )
 

@@ -22,7 +22,7 @@ from wal2lake.lake.store.local import LocalStore
 from wal2lake.lake.store.options import StoreOptions, process_options
 from wal2lake.lake.store.port import Store, StoreReader, StoreWriter
 
-_SCHEMES: Final = frozenset({"s3", "gs", "az"})
+_SCHEMES: Final = frozenset({"s3", "gs", "abfss"})
 
 
 def local_path(location: str) -> Path | None:

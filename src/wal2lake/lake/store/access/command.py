@@ -1,4 +1,4 @@
-"""Gets credentials of S3 from a command.
+"""Gets credentials from a command, of S3 as here.
 
 In: a shell command. Out: the credentials that it prints, in the form that obstore wants. The
 command prints what a ``credential_process`` of AWS's programs does:
@@ -6,10 +6,12 @@ command prints what a ``credential_process`` of AWS's programs does:
     {"Version": 1, "AccessKeyId": "...", "SecretAccessKey": "...",
      "SessionToken": "...", "Expiration": "2026-01-01T00:00:00Z"}
 
-The last two are optional. The credentials are kept here, and the command is run again when less
-than a tenth of their time is left, or five minutes. If it fails then, the old ones serve until they
-end. A store may refuse them before (a key was revoked, a clock is wrong); then the command is run
-again at once, but not twice within ten seconds.
+The last two are optional. What a command for another cloud prints ``tokens`` reads.
+
+The credentials are kept here, and the command is run again when less than a tenth of their time is
+left, or five minutes. If it fails then, the old ones serve until they end. A store may refuse them
+before (a key was revoked, a clock is wrong); then the command is run again at once, but not twice
+within ten seconds.
 
 obstore asks before each request if those that it has end within five minutes, so it is told that
 they do, whatever their end is.
@@ -25,6 +27,7 @@ import os
 import signal
 import subprocess
 import threading
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -53,10 +56,14 @@ class CredentialsCommandFailed(Exception):
 
 
 class CommandCredentials:
-    """The credentials of a command, as obstore's ``S3CredentialProvider``; for all threads."""
+    """The credentials of a command, as obstore's ``credential_provider``; for all threads."""
 
-    def __init__(self, command: str) -> None:
+    def __init__(
+        self, command: str, read: Callable[[str], dict[str, Any]] | None = None
+    ) -> None:
+        """``read`` gets credentials from what the command prints; None: those of S3."""
         self._command = command
+        self._read = read or read_credentials
         self._lock = threading.Lock()
         self._found: dict[str, Any] | None = None
         self._again_at: datetime | None = None
@@ -81,7 +88,7 @@ class CommandCredentials:
             is_old = self._again_at is not None and self._again_at <= now
             if self._found is None or is_old:
                 try:
-                    self._found = read_credentials(run_command(self._command))
+                    self._found = self._read(run_command(self._command))
                 except CredentialsCommandFailed:
                     if self._found is None or self._found["expires_at"] <= now:
                         raise

@@ -1,0 +1,195 @@
+"""Places in Google Cloud Storage and Azure: settings, credentials of all kinds.
+
+The servers are those of ``fakes.objectstores``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from tests.fakes.objectstores import (
+    Server,
+    azure_server,
+    azure_signature,
+    gcs_server,
+)
+from tests.fakes.storeproxy import Fault, Planned, StoreProxy
+
+from wal2lake.errors import ConfigurationError, StorageError
+from wal2lake.lake.store import (
+    CredentialsCommandFailed,
+    StoreOptions,
+    read_token,
+    store_at,
+)
+from wal2lake.settings import FILE_NAME, Settings, fixed_at_start, load
+
+SECRET = "not-to-be-seen"
+
+AZURE = "abfss://lake@acc.dfs.core.windows.net/w"
+
+HOST = "acc.dfs.core.windows.net"
+
+SERVERS = (
+    pytest.param(gcs_server, id="gs"),
+    pytest.param(azure_server, id="azure", marks=pytest.mark.slow),
+)
+
+MakeServer = Callable[[], AbstractContextManager[Server]]
+
+
+# ---- settings ------------------------------------------------------------------------------
+
+
+def loaded(directory: Path, warehouse: str, **store: str) -> Settings:
+    lines = [f"{name} = {value}" for name, value in store.items()]
+    text = "\n".join(["[spark]", f'warehouse = "{warehouse}"', "[store]", *lines])
+    (directory / FILE_NAME).write_text(text + "\n")
+    return load(directory, {})
+
+
+def refused(directory: Path, warehouse: str, **store: str) -> ConfigurationError:
+    with pytest.raises(ConfigurationError) as caught:
+        loaded(directory, warehouse, **store)
+    return caught.value
+
+
+def test_a_place_in_azure_has_one_url(tmp_path: Path) -> None:
+    (tmp_path / FILE_NAME).write_text(
+        '[log]\nstore = "az://lake/w/"\n[store]\naccount = "acc"\n'
+    )
+    assert load(tmp_path, {}).log_store == AZURE
+    assert loaded(tmp_path, "az://lake/w/", account='"acc"').warehouse == AZURE
+    assert loaded(tmp_path, AZURE).warehouse == AZURE
+    assert loaded(tmp_path, "az://lake", account='"acc"').warehouse == AZURE[:-2]
+    error = refused(tmp_path, "abfss://lake/w")
+    assert error.hint == (
+        "Write it as abfss://container@account.dfs.core.windows.net/lake."
+    )
+    assert refused(tmp_path, AZURE, account='"other"').hint == "Remove it."
+    error = refused(tmp_path, AZURE, endpoint='"http://127.0.0.1:10000"')
+    assert error.hint == "Write it as http://host:port/acc."
+
+
+def test_settings_of_another_cloud_are_refused(tmp_path: Path) -> None:
+    error = refused(tmp_path, "gs://b/w", account_key='"k"')
+    assert '"store.account_key" does not fit the warehouse' in error.message
+    assert error.detail == "It is for a warehouse in Azure."
+    assert error.hint == "Remove it."
+    error = refused(tmp_path, AZURE, region='"r"')
+    assert error.detail == "It is for a warehouse in Amazon S3."
+    error = refused(tmp_path, "s3://b/w", credentials_file='"/f"')
+    assert error.detail == "It is for a warehouse in Google Cloud Storage."
+    error = refused(tmp_path, AZURE, account_key='"k"', sas_token='"s"')
+    assert "exclude each other" in error.message
+
+
+def test_processes_have_the_settings_from_the_environment(tmp_path: Path) -> None:
+    settings = loaded(tmp_path, "gs://b/w", anonymous="true", endpoint='"http://x:1"')
+    options = StoreOptions.from_environment(fixed_at_start(settings))
+    assert options.anonymous and options.config == (("endpoint", "http://x:1"),)
+    settings = loaded(tmp_path, AZURE, sas_token=f'"{SECRET}"')
+    options = StoreOptions.from_environment(fixed_at_start(settings))
+    assert options.config == (("sas_token", SECRET),) and not options.anonymous
+
+
+# ---- tokens of a command -----------------------------------------------------------------------
+
+
+def test_tokens_that_programs_of_the_clouds_print() -> None:
+    end = datetime.now(UTC).replace(microsecond=0) + timedelta(hours=1)
+    local = end.astimezone().replace(tzinfo=None)
+    iso = end.isoformat().replace("+00:00", "Z")
+    for found in (
+        {"accessToken": "t", "expires_on": int(end.timestamp()), "expiresOn": "x"},
+        {"accessToken": "t", "expiresOn": f"{local.isoformat(' ')}.000000"},
+        {"credential": {"access_token": "t", "token_expiry": iso}},
+    ):
+        assert read_token(json.dumps(found)) == {"token": "t", "expires_at": end}
+    answer = read_token('{"access_token": "t", "expires_in": 3600}')
+    seconds = answer["expires_at"].timestamp() - end.timestamp()
+    assert abs(seconds) < 60
+    assert read_token('{"access_token": "t"}')["expires_at"] is None
+
+
+@pytest.mark.parametrize(
+    ("printed", "reason"),
+    [
+        ("t", "its output is not JSON"),
+        ("[]", "its output is not a JSON object"),
+        ("{}", 'its output has no "accessToken" or "access_token"'),
+        (
+            '{"access_token": "t", "expires_on": "soon"}',
+            "the end of its token is not a time that is known here",
+        ),
+        ('{"access_token": "t", "expires_in": -1}', "its credentials have expired"),
+    ],
+)
+def test_output_that_is_no_token(printed: str, reason: str) -> None:
+    with pytest.raises(CredentialsCommandFailed) as caught:
+        read_token(printed)
+    assert str(caught.value) == reason
+
+
+def test_what_a_store_is_asked_with(tmp_path: Path) -> None:
+    """A command's token goes to Google; wrong credentials are told with Google's settings."""
+    with gcs_server() as server:
+        printed = tmp_path / "printed"
+        printed.write_text('{"access_token": "t", "expires_in": 3600}')
+        options = StoreOptions(
+            (("endpoint", server.endpoint),), credentials_command=f"cat '{printed}'"
+        )
+        store = store_at(f"{server.url}/c", options)
+        assert store is not None
+        store.put("a", b"1")
+        assert store.read("a") == b"1"
+        failing = StoreOptions(options.config, credentials_command="exit 7")
+        store = store_at(f"{server.url}/c", failing)
+        assert store is not None
+        with pytest.raises(StorageError) as caught:
+            store.read("a")
+        assert caught.value.hint == (
+            "Run it as the node's operating system user: it must print JSON with access_token"
+            " within 30 seconds."
+        )
+        with StoreProxy(server.port) as proxy:
+            store = store_at(f"{server.url}/k", server.options(proxy.port))
+            assert store is not None
+            proxy.plan("GET", "k%2Fa", Planned(Fault.REFUSE, 401, "InvalidToken"))
+            with pytest.raises(StorageError) as caught:
+                store.read("a")
+            assert caught.value.hint == (
+                "Set credentials_file, or credentials_command, of [store], or give the machine"
+                " an identity that the store knows."
+            )
+
+
+@pytest.mark.slow
+def test_a_signature_opens_a_container_in_azure() -> None:
+    with azure_server() as server:
+        options = StoreOptions(
+            (
+                ("endpoint", server.endpoint),
+                ("sas_token", azure_signature("rwdlac")),
+            ),
+            # Azurite answers the removal of the probe with 500.
+            attempts_seconds=1.0,
+        )
+        store = store_at(f"{server.url}/s", options)
+        assert store is not None
+        assert store.put_if_absent("a", b"1") is not None
+        assert store.put_if_absent("a", b"2") is None
+        assert "a" in store.list_after("") and store.read("a") == b"1"
+        wrong = StoreOptions(
+            (("endpoint", server.endpoint), ("account_key", "d3Jvbmc="))
+        )
+        store = store_at(f"{server.url}/s", wrong)
+        assert store is not None
+        with pytest.raises(StorageError) as caught:
+            store.read("a")
+        assert caught.value.sqlstate in ("28000", "42501")
