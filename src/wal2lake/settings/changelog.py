@@ -58,7 +58,8 @@ class LogSettings:
         250,
         "A segment that holds a commit is sealed after this time at the latest. While apply is"
         " behind, the time is a quarter of what the segment before took to be applied, at most a"
-        " second.",
+        " second. While the publisher sends what has been waiting, the segment lasts until"
+        " everything has come, at most two seconds.",
         minimum=1,
         maximum=_INT_MAX,
     )
