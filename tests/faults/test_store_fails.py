@@ -1,0 +1,248 @@
+"""A node whose warehouse is in S3, behind a proxy that does what networks and stores do.
+
+Each fault at each kind of file, an outage longer than the attempts, and credentials that expire in
+a batch. The tables equal the source's at the end, read by the node and by delta-rs.
+"""
+
+from __future__ import annotations
+
+import stat
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from uuid import uuid4
+
+import deltalake
+import psycopg
+import pyarrow as pa
+import pytest
+from tests.conftest import Database
+from tests.fakes.objectstores import BUCKET, Server, s3_server
+from tests.fakes.storeproxy import Fault, Planned, StoreProxy
+
+from wal2lake.lake.store.lease import KEY
+from wal2lake.pg.quoting import quote_literal
+from wal2lake.testing.mirror import Mirror
+from wal2lake.testing.node import Node
+from wal2lake.testing.workload import BALANCE, SCHEMA, TABLES, Workload
+
+pytestmark = pytest.mark.slow
+
+SECONDS = 300.0
+
+FAULTS = {
+    "PUT": (
+        Planned(Fault.CUT_REQUEST),
+        Planned(Fault.CUT_ANSWER),
+        Planned(Fault.LOSE_ANSWER),
+        Planned(Fault.REFUSE, 500),
+        Planned(Fault.REFUSE, 503, "SlowDown"),
+        Planned(Fault.REFUSE_DONE, 500),
+        Planned(Fault.REFUSE_DONE, 503, "SlowDown"),
+        Planned(Fault.DELAY, seconds=0.5),
+    ),
+    "GET": (
+        Planned(Fault.CUT_ANSWER),
+        Planned(Fault.LOSE_ANSWER),
+        Planned(Fault.REFUSE, 500),
+        Planned(Fault.REFUSE, 503, "SlowDown"),
+        Planned(Fault.NO_ANSWER, seconds=0.5),
+        Planned(Fault.DELAY, seconds=0.5),
+    ),
+    "DELETE": (
+        Planned(Fault.LOSE_ANSWER),
+        Planned(Fault.REFUSE_DONE, 500),
+    ),
+}
+
+CONDITIONAL = (
+    *FAULTS["PUT"],
+    Planned(Fault.REFUSE, 409, "ConditionalRequestConflict"),
+    Planned(Fault.REFUSE_DONE, 409, "ConditionalRequestConflict"),
+    Planned(Fault.REFUSE, 412, "PreconditionFailed"),
+    Planned(Fault.REFUSE_DONE, 412, "PreconditionFailed"),
+)
+"""Faults of a request with a condition: commits, and the lease."""
+
+KINDS = {
+    ".parquet": FAULTS["PUT"],
+    "deletion_vector": FAULTS["PUT"],
+    ".crc": FAULTS["PUT"],
+    ".json": CONDITIONAL,
+    KEY: CONDITIONAL,
+}
+"""Files by a part of their names, with what may happen to their PUT."""
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    """An S3 server with an empty bucket."""
+    with s3_server() as found:
+        yield found
+
+
+@contextmanager
+def node_behind(
+    proxy: StoreProxy, directory: Path, **more: object
+) -> Iterator[tuple[Node, str]]:
+    """A running node whose requests go through the proxy, and its warehouse."""
+    warehouse = f"s3://{BUCKET}/{uuid4().hex}"
+    settings = {
+        "spark.warehouse": warehouse,
+        "spark.driver_memory": "1g",
+        "store.endpoint": f"http://127.0.0.1:{proxy.port}",
+        "store.region": "us-east-1",
+        "store.access_key_id": "key",
+        "store.secret_access_key": "secret",
+        "subscription.wal_retrieve_retry_interval_ms": 200,
+        **{name.replace("__", "."): value for name, value in more.items()},
+    }
+    settings = {name: value for name, value in settings.items() if value is not None}
+    with Node(directory, settings=settings) as node:
+        yield node.init().start(), warehouse
+
+
+def subscribed(node: Node, source: Database) -> Mirror:
+    node.sql(
+        f"create subscription k connection {quote_literal(source.conninfo())}"
+        " publication k"
+    )
+    return Mirror(node, source.conninfo(), "k")
+
+
+def filled(source: Database, rows: int, seed: int) -> Workload:
+    workload = Workload(seed)
+    source.psql(SCHEMA)
+    source.transactions(list(workload.initial(rows)))
+    source.psql("create publication k for all tables")
+    return workload
+
+
+def assert_equal_in_s3(server: Server, warehouse: str, source: Database) -> None:
+    """The tables are equal row by row as psycopg and delta-rs read them, past the proxy."""
+    options = {
+        "endpoint": f"http://127.0.0.1:{server.port}",
+        "allow_http": "true",
+        "region": "us-east-1",
+        "access_key_id": "key",
+        "secret_access_key": "secret",
+    }
+    with psycopg.connect(source.conninfo()) as session:
+        for name in TABLES:
+            theirs = Counter(
+                row[0] for row in session.execute(f"select {KEYS[name]} from {name}")
+            )
+            table = deltalake.DeltaTable(
+                f"{warehouse}/{name.replace('.', '/')}", storage_options=options
+            )
+            answer = (
+                deltalake.QueryBuilder()
+                .register("t", table)
+                .execute(f"select {KEYS[name]} as k from t")
+            )
+            ours = Counter(pa.table(answer.read_all()).column("k").to_pylist())
+            assert ours == theirs, name
+
+
+KEYS = {
+    "public.orders": "cast(id as bigint) * 1000003 + balance",
+    "public.parts": "cast(order_id as bigint) * 1000003 + line * 1009 + balance",
+    "public.notes": "id",
+}
+"""A number of each row, as both sides compute it. ``Mirror`` compares all columns."""
+
+
+def test_each_fault_of_each_kind_of_file(
+    pg18: Database, server: Server, tmp_path: Path
+) -> None:
+    workload = filled(pg18, 300, seed=313)
+    with (
+        StoreProxy(server.port) as proxy,
+        node_behind(proxy, tmp_path / "data") as (node, warehouse),
+    ):
+        mirror = subscribed(node, pg18)
+        mirror.synced(SECONDS)
+        for part, faults in KINDS.items():
+            for planned in faults:
+                proxy.plan("PUT", part, planned)
+                pg18.transactions([workload.transaction() for _ in range(3)])
+                mirror.caught_up(SECONDS)
+        for planned in FAULTS["GET"]:
+            proxy.plan("GET", "", planned, planned)
+            pg18.transactions([workload.transaction() for _ in range(3)])
+            mirror.caught_up(SECONDS)
+        assert node.value(BALANCE) == "0"
+        mirror.assert_equal(TABLES)
+        assert_equal_in_s3(server, warehouse, pg18)
+
+
+def test_an_outage_longer_than_the_attempts(
+    pg18: Database, server: Server, tmp_path: Path
+) -> None:
+    workload = filled(pg18, 100, seed=317)
+    with (
+        StoreProxy(server.port) as proxy,
+        node_behind(
+            proxy,
+            tmp_path / "data",
+            store__retry_timeout_ms=1000,
+        ) as (node, warehouse),
+    ):
+        mirror = subscribed(node, pg18)
+        mirror.synced(SECONDS)
+        for fault in (Planned(Fault.REFUSE, 503), Planned(Fault.REFUSE_DONE, 500)):
+            for method in ("PUT", "GET", "HEAD", "DELETE", "POST"):
+                proxy.plan(method, "", *[fault] * 2000)
+            pg18.transactions([workload.transaction() for _ in range(5)])
+            node.wait_for("select 1 from wal2lake.subscription_errors")
+            proxy.plans.clear()
+            mirror.caught_up(SECONDS)
+        assert node.value(BALANCE) == "0"
+        mirror.assert_equal(TABLES)
+        assert_equal_in_s3(server, warehouse, pg18)
+
+
+COMMAND = """#!/usr/bin/env python3
+import datetime, json, pathlib
+file = pathlib.Path({file!r})
+end = datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(seconds=20)
+print(json.dumps({{
+    "Version": 1, "AccessKeyId": "key" + file.read_text(), "SecretAccessKey": "s",
+    "Expiration": end.isoformat()}}))
+"""
+"""Prints the key that is in a file; it ends after twenty seconds."""
+
+
+def test_credentials_that_expire_in_a_batch(
+    pg18: Database, server: Server, tmp_path: Path
+) -> None:
+    workload = filled(pg18, 100, seed=331)
+    number, program = tmp_path / "number", tmp_path / "print-credentials"
+    number.write_text("1")
+    program.write_text(COMMAND.format(file=str(number)))
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+
+    with (
+        StoreProxy(server.port) as proxy,
+        node_behind(
+            proxy,
+            tmp_path / "data",
+            store__access_key_id=None,
+            store__secret_access_key=None,
+            store__credentials_command=str(program),
+        ) as (node, warehouse),
+    ):
+        mirror = subscribed(node, pg18)
+        mirror.synced(SECONDS)
+        for step in range(2, 6):
+            number.write_text(str(step))
+            # From some request of the batch on, the keys of before are no longer valid.
+            part = list(KINDS)[step - 2]
+            proxy.expire(f"key{step - 1}", "PUT", part)
+            pg18.transactions([workload.transaction() for _ in range(5)])
+            mirror.caught_up(SECONDS)
+        assert proxy.expired > 0
+        assert node.value(BALANCE) == "0"
+        mirror.assert_equal(TABLES)
+        assert_equal_in_s3(server, warehouse, pg18)
