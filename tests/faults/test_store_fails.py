@@ -1,11 +1,13 @@
 """A node whose warehouse is in S3, behind a proxy that does what networks and stores do.
 
-Each fault at each kind of file, an outage longer than the attempts, and credentials that expire in
-a batch. The tables equal the source's at the end, read by the node and by delta-rs.
+SIGKILL at each durable step while requests fail, each fault at each kind of file, an outage longer
+than the attempts, and credentials that expire in a batch. The tables equal the source's at the end,
+read by the node and by delta-rs.
 """
 
 from __future__ import annotations
 
+import random
 import stat
 from collections import Counter
 from collections.abc import Iterator
@@ -18,10 +20,12 @@ import psycopg
 import pyarrow as pa
 import pytest
 from tests.conftest import Database
+from tests.fakes.failpoints import wait_reached
 from tests.fakes.objectstores import BUCKET, Server, s3_server
 from tests.fakes.storeproxy import Fault, Planned, StoreProxy
 
 from wal2lake.lake.store.lease import KEY
+from wal2lake.observe.failpoints import VARIABLE, arm
 from wal2lake.pg.quoting import quote_literal
 from wal2lake.testing.mirror import Mirror
 from wal2lake.testing.node import Node
@@ -74,6 +78,20 @@ KINDS = {
 }
 """Files by a part of their names, with what may happen to their PUT."""
 
+STEPS = (
+    "apply.staged",
+    "lake.files_synced",
+    "lake.committed",
+    "lake.commit_synced",
+    "apply.table_committed",
+    "apply.tables_committed",
+    "apply.vector_recorded",
+)
+"""Durable steps of a batch."""
+
+COPYING = ("copy.range_recorded", "copy.committed", "copy.state_written")
+"""Durable steps of a copy."""
+
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
@@ -84,9 +102,10 @@ def server() -> Iterator[Server]:
 
 @contextmanager
 def node_behind(
-    proxy: StoreProxy, directory: Path, **more: object
+    proxy: StoreProxy, directory: Path, points: Path, **more: object
 ) -> Iterator[tuple[Node, str]]:
     """A running node whose requests go through the proxy, and its warehouse."""
+    points.mkdir()
     warehouse = f"s3://{BUCKET}/{uuid4().hex}"
     settings = {
         "spark.warehouse": warehouse,
@@ -99,7 +118,7 @@ def node_behind(
         **{name.replace("__", "."): value for name, value in more.items()},
     }
     settings = {name: value for name, value in settings.items() if value is not None}
-    with Node(directory, settings=settings) as node:
+    with Node(directory, settings=settings, environ={VARIABLE: str(points)}) as node:
         yield node.init().start(), warehouse
 
 
@@ -153,13 +172,61 @@ KEYS = {
 """A number of each row, as both sides compute it. ``Mirror`` compares all columns."""
 
 
+def plan_some(proxy: StoreProxy, dice: random.Random, count: int) -> None:
+    """Let the next requests of some kinds fail, some of them twice."""
+    for _ in range(count):
+        part, faults = dice.choice(list(KINDS.items()))
+        proxy.plan("PUT", part, *dice.choices(faults, k=dice.randint(1, 2)))
+        proxy.plan("GET", "_delta_log", dice.choice(FAULTS["GET"]))
+        proxy.plan("DELETE", "", dice.choice(FAULTS["DELETE"]))
+
+
+def test_sigkill_at_each_durable_step_while_requests_fail(
+    pg18: Database, server: Server, tmp_path: Path
+) -> None:
+    dice = random.Random(307)
+    workload = filled(pg18, 300, seed=311)
+    points = tmp_path / "points"
+    with (
+        StoreProxy(server.port) as proxy,
+        node_behind(proxy, tmp_path / "data", points) as (node, warehouse),
+    ):
+        for number, name in enumerate(COPYING):
+            arm(points, name, "kill")
+            plan_some(proxy, dice, 2)
+            if number == 0:
+                mirror = subscribed(node, pg18)
+            else:
+                node.sql("select wal2lake.recopy_table('public.orders')")
+            wait_reached(node, points, name)
+            pg18.transactions([workload.transaction() for _ in range(10)])
+            mirror.synced(SECONDS)
+        for number, name in enumerate(STEPS):
+            is_tree = number % 3 == 2
+            arm(points, name, "kill-tree" if is_tree else "kill")
+            plan_some(proxy, dice, 3)
+            pg18.transactions([workload.transaction() for _ in range(15)])
+            if is_tree:
+                node.wait_end()
+                assert not (points / name).exists(), f"{name} was not reached"
+                plan_some(proxy, dice, 1)
+                node.start()
+            else:
+                wait_reached(node, points, name)
+            pg18.transactions([workload.transaction() for _ in range(5)])
+            mirror.caught_up(SECONDS)
+            assert node.value(BALANCE) == "0", name
+        mirror.assert_equal(TABLES)
+        assert_equal_in_s3(server, warehouse, pg18)
+
+
 def test_each_fault_of_each_kind_of_file(
     pg18: Database, server: Server, tmp_path: Path
 ) -> None:
     workload = filled(pg18, 300, seed=313)
     with (
         StoreProxy(server.port) as proxy,
-        node_behind(proxy, tmp_path / "data") as (node, warehouse),
+        node_behind(proxy, tmp_path / "data", tmp_path / "points") as (node, warehouse),
     ):
         mirror = subscribed(node, pg18)
         mirror.synced(SECONDS)
@@ -186,6 +253,7 @@ def test_an_outage_longer_than_the_attempts(
         node_behind(
             proxy,
             tmp_path / "data",
+            tmp_path / "points",
             store__retry_timeout_ms=1000,
         ) as (node, warehouse),
     ):
@@ -228,6 +296,7 @@ def test_credentials_that_expire_in_a_batch(
         node_behind(
             proxy,
             tmp_path / "data",
+            tmp_path / "points",
             store__access_key_id=None,
             store__secret_access_key=None,
             store__credentials_command=str(program),
