@@ -66,6 +66,14 @@ def refused(call: Callable[..., object], *arguments: object) -> Wal2LakeError:
 
 # ---- settings ----------------------------------------------------------------------------
 
+BESIDE = {
+    "log.confirm": {"log.store": "s3://bucket/log"},
+    "catalog.type": {"catalog.uri": "", "catalog.name": "lake"},
+}
+"""What other settings a setting needs."""
+
+URIS = {"hive": "thrift://h:9083", "unity": "http://h:8080"}
+
 PARAMETERS = [(section, f) for section, kind in SECTIONS.items() for f in fields(kind)]
 
 WRONG = {
@@ -88,9 +96,12 @@ def test_each_setting_takes_what_its_hint_allows(
     def give(value: str, parameter: str = name) -> None:
         # A cluster has no log and warehouse of its own.
         places = {"log.directory": "/l", "spark.warehouse": "/w"}
-        load(tmp_path, {}, {**places, parameter: value})
+        beside = dict(BESIDE.get(name, {}))
+        if "catalog.uri" in beside:
+            beside["catalog.uri"] = URIS.get(value, "")
+        load(tmp_path, {}, {**places, **beside, parameter: value})
 
-    misspelt = refused(give, "1", name[:-1] + "x")
+    misspelt = refused(give, "1", name[:-1] + "q")
     assert f'Perhaps you meant "{name}".' in str(misspelt.hint)
     for value in WRONG[str(f.type)]:
         if str(f.type) == "str" and not f.metadata["choices"]:
@@ -111,6 +122,10 @@ def test_each_setting_takes_what_its_hint_allows(
             allowed = hint.removeprefix("Allowed is ").rstrip(".")
             for one in allowed.split(" or "):
                 give(one)
+        elif "environment variable" in hint:
+            # Other users of the machine see a command line.
+            assert f"WAL2LAKE_{section}_{f.name}".upper() in hint
+            load(tmp_path, {f"WAL2LAKE_{section}_{f.name}".upper(): "word"}, {})
         else:
             assert hint == f"Allowed is {f.metadata['allowed']}."
             give(str(f.default))
