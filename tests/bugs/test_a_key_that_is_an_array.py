@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pytest
+from tests.fakes.columns_in_files import in_files
 
 from wal2lake.lake.port import FieldSpec
 from wal2lake.lake.staging.rowchanges import StageTarget, change_rows
@@ -39,7 +40,7 @@ def test_it_has_moved_if_it_is_another_array(
             "o0": pa.array([before], pa.binary()),
         }
     )
-    target = StageTarget("public", "t", "", (field,), (), ("k",))
+    target = StageTarget("public", "t", "", (field,), in_files((field,)), ("k",))
     table, found, failures = change_rows(rows, relation, target)
     assert failures == ()
     assert (found.moved, table.column("moved").to_pylist()) == (moved, [moved])

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,9 +22,10 @@ pytestmark = pytest.mark.usefixtures("no_fsync")
 def test_a_receiver_can_be_told_to_stop_while_it_stops(tmp_path: Path) -> None:
     catalog = Catalog.create(tmp_path / "catalog.sqlite", "boss", None)
     subscription = Subscription(Oid(20000), "s", Oid(10), True, "host=h", "s", ("p",))
+    empty: Any = SimpleNamespace(last_segment=None)
     unused: Any = None
     receiver = WalReceiver(
-        catalog, subscription, Settings(directory=tmp_path), unused, unused
+        catalog, subscription, Settings(directory=tmp_path), empty, unused
     )
     event: Any = receiver._stop
     handler = threading.Thread(target=receiver.request_stop, daemon=True)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 import pytest
+from tests.fakes.columns_in_files import in_files
 
 from wal2lake.lake.port import FieldSpec
 from wal2lake.lake.staging.convert import ConversionRules, SentColumn
@@ -42,7 +43,9 @@ def failures(
             "o0": pa.array([b"1"] * len(ops), pa.binary()),
         }
     )
-    target = StageTarget("public", "t", "", FIELDS, (), ("k",), rules=rules)
+    target = StageTarget(
+        "public", "t", "", FIELDS, in_files(FIELDS), ("k",), rules=rules
+    )
     stage = insert_rows if set(ops) == {"I"} else change_rows
     found: Sequence[RowFailure] = stage(rows, RELATION, target)[2]
     assert all(one.sqlstate == "23502" for one in found)

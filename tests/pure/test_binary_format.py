@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.fakes.columns_in_files import in_files
 
 from wal2lake.errors import ProtocolViolation, UsageError
 from wal2lake.lake.port import FieldSpec
@@ -364,19 +365,12 @@ RELATION = Relation(
 
 
 def target(key_ddl: str, typmod: int = -1) -> StageTarget:
-    return StageTarget(
-        "public",
-        "t",
-        "",
-        (
-            FieldSpec("k", key_ddl, pg_type_oid=NUMERIC, pg_typmod=typmod),
-            FieldSpec("v", "int", pg_type_oid=INT4),
-            FieldSpec("w", "string", pg_type_oid=MOOD.oid, pg_type_name=MOOD.name),
-        ),
-        (),
-        ("k",),
-        TYPES,
+    fields = (
+        FieldSpec("k", key_ddl, pg_type_oid=NUMERIC, pg_typmod=typmod),
+        FieldSpec("v", "int", pg_type_oid=INT4),
+        FieldSpec("w", "string", pg_type_oid=MOOD.oid, pg_type_name=MOOD.name),
     )
+    return StageTarget("public", "t", "", fields, in_files(fields), ("k",), TYPES)
 
 
 def batch(rows: Sequence[tuple[str, Sent | None, Sequence[Sent]]]) -> pa.RecordBatch:
@@ -454,7 +448,7 @@ def test_equal_bytes_of_different_formats_are_different_keys() -> None:
         (Column("k", INT4, -1, True), *RELATION.columns[1:]),
     )
     fields = (FieldSpec("k", "int", pg_type_oid=INT4), *target("string").fields[1:])
-    whole = StageTarget("public", "t", "", fields, (), ("k",), TYPES)
+    whole = StageTarget("public", "t", "", fields, in_files(fields), ("k",), TYPES)
     rows = batch([("U", Sent(b"0005"), [Sent(b"0005", True), FIVE, SAD])])
     table, found, _ = change_rows(rows, relation, whole)
     assert found.moved
@@ -472,7 +466,8 @@ def test_a_binary_value_that_cannot_be_stored_is_located() -> None:
     _, _, failures = insert_rows(rows, RELATION, target("string"))
     (failure,) = failures
     assert (failure.seq.ordinal, failure.column, failure.sqlstate) == (1, "v", "22P03")
-    unknown = StageTarget("public", "t", "", target("string").fields, (), ("k",))
+    fields = target("string").fields
+    unknown = StageTarget("public", "t", "", fields, in_files(fields), ("k",))
     _, _, failures = insert_rows(rows.slice(0, 1), RELATION, unknown)
     (failure,) = failures
     assert (failure.column, failure.sqlstate) == ("w", "0A000")
