@@ -80,6 +80,7 @@ class HeldLease:
         self._version: UpdateVersion | None = None
         self._sent_at = 0.0
         self._loss: LeaseLost | None = None
+        self._on_loss: Callable[[LeaseLost], None] | None = None
         self._ended = threading.Event()
 
     # ---- taking ---------------------------------------------------------------------
@@ -142,19 +143,18 @@ class HeldLease:
 
     def keep(self, on_loss: Callable[[LeaseLost], None]) -> None:
         """Renew the lease in a thread until it is released. ``on_loss`` is called once if another
-        node has it: whatever this process still does is in vain."""
-        threading.Thread(
-            target=self._renew_often, args=(on_loss,), name="lease", daemon=True
-        ).start()
+        node has it, by the thread that finds out, and must not use the lease: whatever this process
+        still does is in vain."""
+        self._on_loss = on_loss
+        threading.Thread(target=self._renew_often, name="lease", daemon=True).start()
 
-    def _renew_often(self, on_loss: Callable[[LeaseLost], None]) -> None:
+    def _renew_often(self) -> None:
         errors = RepeatedErrors()
         while not self._ended.wait(self._seconds / _RENEWALS):
             try:
                 self.renew()
                 errors.passed(get_logger())
-            except LeaseLost as loss:
-                on_loss(loss)
+            except LeaseLost:
                 return
             except Exception as error:
                 # After a bug of ours, too: the next write needs the lease.
@@ -201,6 +201,8 @@ class HeldLease:
                     or found.generation != record.generation
                 ):
                     self._loss = self._lost(found)
+                    if self._on_loss is not None:
+                        self._on_loss(self._loss)
                     raise self._loss
                 # An earlier renewal, of which no answer told.
                 assert stored is not None

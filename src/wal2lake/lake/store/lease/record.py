@@ -37,10 +37,13 @@ CLOCK_SECONDS: Final = 2.0
 
 
 class LeaseLost(StorageError):
-    """Another node has taken the warehouse (55006). Nothing was written."""
+    """Another node has taken the warehouse (55006). Nothing was written.
+
+    The process ends, and its next start may find the warehouse free, so no subscription is disabled
+    because of it."""
 
     sqlstate = "55006"
-    retry = Retry.NEVER
+    retry = Retry.LATER
 
 
 class WarehouseInUse(ConfigurationError):
