@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import cast
 from uuid import uuid4
 
 import pytest
@@ -19,6 +20,7 @@ from tests.fakes.storeproxy import Fault, Planned, StoreProxy
 
 from wal2lake.errors import StorageError
 from wal2lake.lake.store import (
+    CommandCredentials,
     HeldLease,
     LeaseLost,
     NoPutIfAbsent,
@@ -31,6 +33,7 @@ from wal2lake.lake.store import (
 )
 from wal2lake.lake.store.lease import KEY, bootclock, keeper
 from wal2lake.lake.store.lease.record import Claim, LeaseRecord, judge, parse_lease
+from wal2lake.lake.store.objects import ObjectStore
 from wal2lake.model import WarehouseHolder
 
 SERVERS = {"gs": gcs_server, "az": azure_server}
@@ -270,6 +273,22 @@ def test_nothing_is_written_after_the_lease_is_lost(
     assert "another node has taken the warehouse" in caught.value.message
     assert caught.value.detail == TWO.describe()
     assert store.list_after("t") == ["0", "probed"]
+
+
+@pytest.mark.parametrize("write", WRITES)
+def test_credentials_are_there_before_the_lease_is_asked(
+    s3: Server, write: str
+) -> None:
+    _, store, _ = held(s3)
+    assert isinstance(store, ObjectStore)
+    store.put("t/0", b"0")
+    store.put_if_absent("t/probed", b"")
+    events: list[str] = []
+    bucket = store._bucket
+    bucket.command = cast(CommandCredentials, lambda: events.append("command"))
+    bucket.fence = lambda: events.append("fence")
+    WRITES[write](store)
+    assert events == ["command", "fence"]
 
 
 def test_a_node_that_was_stopped_goes_on_if_nobody_took_its_place(

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-import threading
 from dataclasses import replace
-from typing import cast
+from typing import Any, cast
 
+import obstore
 import pytest
 
 from wal2lake.errors import Retry
+from wal2lake.lake.store import (
+    CommandCredentials,
+    CredentialsCommandFailed,
+    StoreOptions,
+)
+from wal2lake.lake.store.clients import Bucket
+from wal2lake.lake.store.lease import object as lease_object
 from wal2lake.lake.store.lease.bootclock import clock
 from wal2lake.lake.store.lease.keeper import HeldLease
 from wal2lake.lake.store.lease.object import LeaseObject, StoredLease, WrittenLease
@@ -69,6 +76,52 @@ def taken(stored: MemoryObject) -> HeldLease:
     lease = HeldLease("s3://b/w", cast(LeaseObject, stored), ONE)
     lease.take()
     return lease
+
+
+class NotedBucket(Bucket):
+    """A bucket whose command and fence note when they are called."""
+
+    def __init__(self, events: list[str], *, fails: bool = False) -> None:
+        def command() -> None:
+            events.append("command")
+            if fails:
+                raise CredentialsCommandFailed("its exit code is 7")
+
+        nothing: Any = None
+        noted = cast(CommandCredentials, command)
+        super().__init__(nothing, lambda: nothing, StoreOptions(), noted)
+        self.fence = lambda: events.append("fence")
+
+
+# ---- credentials of a command ------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_command_runs_before_the_fence_is_asked(fails: bool) -> None:
+    events: list[str] = []
+    NotedBucket(events, fails=fails).admit()
+    assert events == ["command", "fence"]
+
+
+def test_the_command_runs_before_the_time_of_a_renewal(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    events: list[str] = []
+
+    def put(*_: object, **__: object) -> dict[str, Any]:
+        events.append("put")
+        return {"e_tag": "1", "version": None}
+
+    def look() -> float:
+        events.append("clock")
+        return 7.0
+
+    monkeypatch.setattr(obstore, "put", put)
+    monkeypatch.setattr(lease_object, "clock", look)
+    written = LeaseObject("s3://b/w", NotedBucket(events), "w").write(
+        LeaseRecord(ONE, 1, 0, 60.0), None
+    )
+    assert written is not None and events[-3:] == ["command", "clock", "put"]
 
 
 # ---- a loss ------------------------------------------------------------------------------

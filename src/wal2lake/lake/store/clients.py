@@ -23,6 +23,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from datetime import timedelta
 from functools import lru_cache
 from typing import Any, Final
@@ -31,7 +32,11 @@ from obstore.exceptions import BaseError
 from obstore.store import AzureStore, GCSStore, S3Store
 
 from wal2lake.errors import ConfigurationError
-from wal2lake.lake.store.access.command import CommandCredentials, read_credentials
+from wal2lake.lake.store.access.command import (
+    CommandCredentials,
+    CredentialsCommandFailed,
+    read_credentials,
+)
 from wal2lake.lake.store.access.tokens import read_token
 from wal2lake.lake.store.answers import original_of
 from wal2lake.lake.store.options import StoreOptions
@@ -91,6 +96,20 @@ class Bucket:
         self.fence: Callable[[], None] = _allow
         """Called before each request that changes something; what it raises prevents the request.
         A node that holds a lease on its warehouse sets it (``lease.keeper``)."""
+
+    def prepare(self) -> None:
+        """Run the command for credentials if it has to be run. A client would run it after the
+        request's time was judged, and before its time-out begins."""
+        if self.command is not None:
+            # The request meets the same error, and says so.
+            with suppress(CredentialsCommandFailed):
+                self.command()
+
+    def admit(self) -> None:
+        """Return if a request that changes something may be sent now. What the fence raises
+        prevents it."""
+        self.prepare()
+        self.fence()
 
     def uploading(self) -> Client:
         """Return the client that sends the parts of large objects. It repeats them itself: a part

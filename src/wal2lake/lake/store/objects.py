@@ -18,7 +18,8 @@ caller's, with other content somebody was first, and if there is none (S3 answer
 conditional requests are under way) the request is repeated.
 
 Each request that changes something is preceded by the bucket's ``fence``, which raises in a node
-that may have lost its lease on the warehouse.
+that may have lost its lease on the warehouse. A command for credentials runs before the fence, so
+that only the request itself takes time after it.
 
 Sources: S3, "How to prevent object overwrites with conditional writes", "Error responses";
 object_store 0.14, ``PutMode::Create``.
@@ -124,7 +125,7 @@ class ObjectStore:
     def _check_fence(self, is_known: bool) -> None:
         """Call the fence. ``is_known``: false if an earlier attempt may have been carried out."""
         try:
-            self._bucket.fence()
+            self._bucket.admit()
         except StorageError as error:
             if is_known:
                 raise
@@ -135,7 +136,7 @@ class ObjectStore:
         path = self._path(key)
 
         def put() -> Any:
-            self._bucket.fence()
+            self._bucket.admit()
             return obstore.put(self._client, path, content, use_multipart=False)
 
         written = self._repeat("write to file", key, put)
@@ -334,7 +335,7 @@ class ObjectStore:
                     self.delete(key)
 
     def _remove(self, paths: str | list[str]) -> None:
-        self._bucket.fence()
+        self._bucket.admit()
         obstore.delete(self._client, paths)
 
     def copy(self, key: str, source: Store, source_key: str) -> None:
@@ -351,7 +352,7 @@ class ObjectStore:
         old, new = source._path(source_key), self._path(key)
 
         def copy() -> None:
-            self._bucket.fence()
+            self._bucket.admit()
             obstore.copy(self._client, old, new)
 
         self._repeat("copy file", key, copy)

@@ -108,6 +108,7 @@ class LeaseObject:
         attempts = StoreAttempts(self.bucket)
         begun = clock()
         while True:
+            self.bucket.prepare()
             sent_at = clock()
             try:
                 written = self._put(self._path, content, version)
