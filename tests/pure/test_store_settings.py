@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -29,6 +30,7 @@ from wal2lake.lake.store.access.command import (
     read_credentials,
     run_command,
 )
+from wal2lake.lake.store.objects import ObjectStore
 from wal2lake.launch.directory.warehouse import check_warehouse
 from wal2lake.launch.processes import is_alive
 from wal2lake.settings import FILE_NAME, Settings, fixed_at_start, load
@@ -226,6 +228,82 @@ def test_a_command_is_run_again_before_its_credentials_end(
     assert runs(tmp_path) == 3
 
 
+class Machine:
+    """Both clocks of a machine, and a command that takes its time and may fail."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.passed = 0.0
+        self.runs = 0
+        self.seconds = 0.0
+        self.fails = False
+        self.begun = datetime.now(UTC)
+        self.credentials = CommandCredentials("", lambda _: self.found())
+        monkeypatch.setattr(commands, "run_command", lambda _: self.run())
+        monkeypatch.setattr(commands, "datetime", SimpleNamespace(now=self.now))
+        own = SimpleNamespace(monotonic=lambda: self.passed)
+        monkeypatch.setattr(commands, "time", own)
+
+    def now(self, _: object = None) -> datetime:
+        return self.begun + timedelta(seconds=self.passed)
+
+    def run(self) -> str:
+        self.runs += 1
+        self.passed += self.seconds
+        if self.fails:
+            raise CredentialsCommandFailed("it did not end within 30 seconds")
+        return ""
+
+    def found(self) -> dict[str, Any]:
+        end = self.now() + timedelta(minutes=10)
+        return {"access_key_id": str(self.runs), "expires_at": end}
+
+
+def test_a_command_that_fails_is_not_run_for_each_request(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    machine = Machine(monkeypatch)
+    machine.fails, machine.seconds = True, 30.0
+    for _ in range(3):
+        with pytest.raises(CredentialsCommandFailed, match="within 30 seconds"):
+            machine.credentials()
+    assert machine.runs == 1
+    machine.fails = False
+    machine.passed += 10
+    assert machine.credentials()["access_key_id"] == "2"
+
+    # The pause begins after the run, and the old credentials serve until they end.
+    machine.fails = True
+    machine.passed += 560
+    for _ in range(3):
+        assert machine.credentials()["access_key_id"] == "2"
+    assert machine.runs == 3
+    # They end while the command runs.
+    machine.passed += 10
+    for _ in range(3):
+        with pytest.raises(CredentialsCommandFailed, match="within 30 seconds"):
+            machine.credentials()
+    assert machine.runs == 4
+
+
+def test_refused_credentials_stay_while_the_command_fails(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    machine = Machine(monkeypatch)
+    machine.credentials()
+    machine.credentials.refused()
+    machine.credentials()
+    assert machine.runs == 1
+    machine.passed += 10
+    machine.fails, machine.seconds = True, 30.0
+    for _ in range(3):
+        machine.credentials.refused()
+        assert machine.credentials()["access_key_id"] == "1"
+    assert machine.runs == 2
+    machine.passed += 10
+    machine.fails = False
+    assert machine.credentials()["access_key_id"] == "3"
+
+
 @pytest.mark.parametrize(
     ("printed", "reason"),
     [
@@ -288,7 +366,7 @@ def test_the_store_is_asked_with_the_credentials_of_a_command(
 
 
 def test_credentials_that_the_store_refuses_are_asked_for_anew(
-    tmp_path: Path, s3: Server, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, s3: Server
 ) -> None:
     number = tmp_path / "number"
     number.write_text("1")
@@ -313,10 +391,12 @@ def test_credentials_that_the_store_refuses_are_asked_for_anew(
             store.put_if_absent("b", b"2")
         assert caught.value.sqlstate == "28000" and runs(tmp_path) == 1
 
-        monkeypatch.setattr(commands, "_AFTER_REFUSAL", timedelta(0))
+        assert isinstance(store, ObjectStore) and store._bucket.command is not None
+        store._bucket.command._found_at -= commands._AFTER_REFUSAL
         assert store.put_if_absent("b", b"2") is not None and runs(tmp_path) == 2
         proxy.expire("key2", "GET", "/b")
         number.write_text("3")
+        store._bucket.command._found_at -= commands._AFTER_REFUSAL
         assert store.read("b") == b"2" and runs(tmp_path) == 3
         assert proxy.expired > 0
 

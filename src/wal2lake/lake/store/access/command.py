@@ -11,7 +11,8 @@ The last two are optional. What a command for another cloud prints ``tokens`` re
 The credentials are kept here, and the command is run again when less than a tenth of their time is
 left, or five minutes. If it fails then, the old ones serve until they end. A store may refuse them
 before (a key was revoked, a clock is wrong); then the command is run again at once, but not twice
-within ten seconds.
+within ten seconds. After a failure it is not run for ten seconds, whoever asks, so that a command
+that hangs does not hold up one request after the other.
 
 obstore asks before each request if those that it has end within five minutes, so it is told that
 they do, whatever their end is.
@@ -23,10 +24,12 @@ process".
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import subprocess
 import threading
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -40,12 +43,12 @@ _EARLY: Final = timedelta(minutes=5)
 _EARLY_PART: Final = 10
 """Credentials with a short life are replaced when this part of it is left."""
 
-_AFTER_FAILURE: Final = timedelta(seconds=10)
-"""Pause after a command that failed while the credentials before it are in force. A guess."""
+_AFTER_FAILURE: Final = 10.0
+"""Seconds from the end of a run that failed to the next run. A guess."""
 
-_AFTER_REFUSAL: Final = timedelta(seconds=10)
-"""Age from which refused credentials are replaced: other requests may have been sent with those
-before them. A guess."""
+_AFTER_REFUSAL: Final = 10.0
+"""Age in seconds from which refused credentials are replaced: other requests may have been sent
+with those before them. A guess."""
 
 _ASKED_AGAIN: Final = timedelta(minutes=4)
 """Time to their end that obstore is told, less than the five minutes that it keeps them for."""
@@ -66,14 +69,17 @@ class CommandCredentials:
         self._read = read or read_credentials
         self._lock = threading.Lock()
         self._found: dict[str, Any] | None = None
+        self._found_at = -math.inf
+        """Like all times without a date: of the machine's monotonic clock."""
         self._again_at: datetime | None = None
-        self._found_at = datetime.min.replace(tzinfo=UTC)
+        self._failure = ""
+        self._paused_until = -math.inf
 
     def refused(self) -> None:
         """Note that the store has refused the credentials."""
         with self._lock:
-            if self._found_at + _AFTER_REFUSAL <= datetime.now(UTC):
-                self._found = None
+            if self._found_at + _AFTER_REFUSAL <= time.monotonic():
+                self._again_at = datetime.now(UTC)
 
     def __call__(self) -> dict[str, Any]:
         """Return the credentials; run the command if there are none, or they end soon."""
@@ -84,19 +90,34 @@ class CommandCredentials:
 
     def _current(self) -> dict[str, Any]:
         with self._lock:
-            now = datetime.now(UTC)
-            is_old = self._again_at is not None and self._again_at <= now
-            if self._found is None or is_old:
-                try:
-                    self._found = self._read(run_command(self._command))
-                except CredentialsCommandFailed:
-                    if self._found is None or self._found["expires_at"] <= now:
-                        raise
-                    self._again_at = now + _AFTER_FAILURE
-                else:
-                    self._again_at = _again_at(self._found["expires_at"], now)
-                    self._found_at = now
-            return self._found
+            if self._is_due() and self._paused_until <= time.monotonic():
+                self._run()
+            found = self._found
+            if found is None or (self._failure and _has_ended(found)):
+                raise CredentialsCommandFailed(self._failure)
+            return found
+
+    def _is_due(self) -> bool:
+        return self._found is None or (
+            self._again_at is not None and self._again_at <= datetime.now(UTC)
+        )
+
+    def _run(self) -> None:
+        """Run the command. After a failure the credentials stay as they are."""
+        try:
+            found = self._read(run_command(self._command))
+        except CredentialsCommandFailed as error:
+            self._failure = str(error)
+            self._paused_until = time.monotonic() + _AFTER_FAILURE
+        else:
+            self._found, self._failure = found, ""
+            self._found_at = time.monotonic()
+            self._again_at = _again_at(found["expires_at"], datetime.now(UTC))
+
+
+def _has_ended(found: dict[str, Any]) -> bool:
+    end = found["expires_at"]
+    return end is not None and end <= datetime.now(UTC)
 
 
 def run_command(command: str, *, seconds: float = COMMAND_SECONDS) -> str:
