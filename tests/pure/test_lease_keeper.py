@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, cast
 
 import obstore
 import pytest
 
-from wal2lake.errors import Retry
+from wal2lake.errors import Retry, StorageError
 from wal2lake.lake.store import (
     CommandCredentials,
     CredentialsCommandFailed,
     StoreOptions,
 )
 from wal2lake.lake.store.clients import Bucket
+from wal2lake.lake.store.lease import keeper
 from wal2lake.lake.store.lease import object as lease_object
 from wal2lake.lake.store.lease.bootclock import clock
 from wal2lake.lake.store.lease.keeper import HeldLease
@@ -45,6 +48,9 @@ class MemoryObject:
         self.written = 0
         self.stored: StoredLease | None = None
         self.writes = 0
+        self.is_down = False
+        self.asked = threading.Event()
+        self.go_on = threading.Event()
 
     def parse(self, stored: StoredLease) -> LeaseRecord:
         return parse_lease(stored.content, self.place)
@@ -54,6 +60,10 @@ class MemoryObject:
 
     def write(self, record: LeaseRecord, over: object) -> WrittenLease | None:
         self.writes += 1
+        if self.is_down:
+            self.asked.set()
+            assert self.go_on.wait(10)
+            raise StorageError("the store is down", sqlstate="58030")
         version = over.version if isinstance(over, StoredLease) else over
         present = None if self.stored is None else self.stored.version
         if version != present:
@@ -70,6 +80,21 @@ class MemoryObject:
     def record(self) -> LeaseRecord:
         assert self.stored is not None
         return self.parse(self.stored)
+
+
+class NotedLock:
+    """A lock that notes each thread that wants it."""
+
+    def __init__(self) -> None:
+        self.wanted = threading.Semaphore(0)
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> None:
+        self.wanted.release()
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
 
 
 def taken(stored: MemoryObject) -> HeldLease:
@@ -139,3 +164,38 @@ def test_whichever_thread_finds_the_loss_tells_it_once() -> None:
     assert losses == [caught.value]
     # A worker's error of this kind disables no subscription.
     assert caught.value.retry is Retry.LATER
+
+
+# ---- a store that is down ----------------------------------------------------------------
+
+
+def test_writers_that_wait_for_a_renewal_fail_with_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stored = MemoryObject()
+    lease = taken(stored)
+    monkeypatch.setattr(keeper, "clock", lambda: clock() + 31)
+    lock = NotedLock()
+    monkeypatch.setattr(lease, "_lock", lock)
+
+    def require() -> StorageError:
+        with pytest.raises(StorageError) as caught:
+            lease.require()
+        return caught.value
+
+    stored.is_down, stored.writes = True, 0
+    with ThreadPoolExecutor(8) as pool:
+        first = pool.submit(require)
+        assert stored.asked.wait(10)
+        others = [pool.submit(require) for _ in range(7)]
+        for _ in range(8):
+            assert lock.wanted.acquire(timeout=10)
+        # Those that came during the first renewal share the second one.
+        stored.go_on.set()
+        errors = [one.result(10) for one in (first, *others)]
+    assert stored.writes == 2
+    assert {error.sqlstate for error in errors} == {"58030"}
+    assert len({id(error) for error in errors}) == 8
+    # A later one asks again.
+    stored.is_down = False
+    lease.require()

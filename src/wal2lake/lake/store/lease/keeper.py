@@ -23,6 +23,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from copy import copy
 from typing import TYPE_CHECKING, Final
 
 from wal2lake.errors import StorageError
@@ -81,6 +82,10 @@ class HeldLease:
         self._sent_at = 0.0
         self._loss: LeaseLost | None = None
         self._on_loss: Callable[[LeaseLost], None] | None = None
+        self._begun = 0
+        """Number of renewals so far, the one that is under way among them."""
+        self._failure: StorageError | None = None
+        """Why the last renewal failed."""
         self._ended = threading.Event()
 
     # ---- taking ---------------------------------------------------------------------
@@ -176,7 +181,10 @@ class HeldLease:
         self.renew(only_if_due=True)
 
     def renew(self, *, only_if_due: bool = False) -> None:
-        """Write the lease anew. LeaseLost if somebody else has written it."""
+        """Write the lease anew. LeaseLost if somebody else has written it. StorageError if the
+        store gives no answer, or gave none to a renewal that began and ended while this one
+        waited: threads that wait together fail together."""
+        begun = self._begun
         with self._lock:
             if self._loss is not None:
                 raise self._loss
@@ -184,29 +192,39 @@ class HeldLease:
                 return
             if self._ended.is_set():
                 raise LeaseLost(f'the lease of "{self._location}" was given up')
-            assert self._record is not None
-            record, version = self._record, self._version
-            while True:
-                number = record.number + 1
-                record = LeaseRecord(
-                    self._start, record.generation, number, self._seconds
-                )
-                if self._write(record, version):
-                    return
-                stored = self._object.read()
-                found = None if stored is None else self._object.parse(stored)
-                if (
-                    found is None
-                    or found.holder.token != self._start.token
-                    or found.generation != record.generation
-                ):
-                    self._loss = self._lost(found)
-                    if self._on_loss is not None:
-                        self._on_loss(self._loss)
-                    raise self._loss
-                # An earlier renewal, of which no answer told.
-                assert stored is not None
-                record, version = found, stored.version
+            if self._failure is not None and self._begun > begun:
+                # Of its own: whoever catches an error may add to it.
+                raise copy(self._failure) from self._failure
+            self._begun += 1
+            try:
+                self._renew()
+            except StorageError as error:
+                self._failure = error
+                raise
+            self._failure = None
+
+    def _renew(self) -> None:
+        assert self._record is not None
+        record, version = self._record, self._version
+        while True:
+            number = record.number + 1
+            record = LeaseRecord(self._start, record.generation, number, self._seconds)
+            if self._write(record, version):
+                return
+            stored = self._object.read()
+            found = None if stored is None else self._object.parse(stored)
+            if (
+                found is None
+                or found.holder.token != self._start.token
+                or found.generation != record.generation
+            ):
+                self._loss = self._lost(found)
+                if self._on_loss is not None:
+                    self._on_loss(self._loss)
+                raise self._loss
+            # An earlier renewal, of which no answer told.
+            assert stored is not None
+            record, version = found, stored.version
 
     def _lost(self, found: LeaseRecord | None) -> LeaseLost:
         return LeaseLost(
