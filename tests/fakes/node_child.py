@@ -2,8 +2,9 @@
 
 ``tests.fakes.node_child ROLE DIR``: notes its start in DIR/fake/events, starts one grandchild that
 leaves the process group as Spark's Python workers do, and waits to be told to stop. Files
-in DIR/fake change what it does: ``ROLE.exit`` (exit at once with that code), ``ROLE.stubborn``
-(ignore SIGTERM), ``ROLE.silent`` (never say that it is ready). While there is ``chaos``, each child
+in DIR/fake change what it does: ``ROLE.exit`` (exit at once with that code),
+``ROLE.stopped`` (exit with that code when told to stop), ``ROLE.stubborn`` (ignore SIGTERM),
+``ROLE.silent`` (never say that it is ready). While there is ``chaos``, each child
 throws dice for when and how it ends, whether it listens, and whether more grandchildren come.
 """
 
@@ -45,7 +46,8 @@ def main() -> None:
             return
         if number != signal.SIGHUP and not (fake / f"{role}.stubborn").exists():
             grandchild.kill()
-            os._exit(0)
+            code = fake / f"{role}.stopped"
+            os._exit(int(code.read_text()) if code.exists() else 0)
 
     for number in (signal.SIGTERM, signal.SIGUSR2):
         signal.signal(number, stop)

@@ -202,3 +202,17 @@ def test_an_engine_that_has_lost_the_warehouse_ends_the_node(tmp_path: Path) -> 
         assert "another node has the warehouse, shutting down" in fake.log_text()
     finally:
         fake.close()
+
+
+def test_a_node_that_loses_the_warehouse_while_it_ends_says_so(tmp_path: Path) -> None:
+    fake = FakeNode(tmp_path)
+    try:
+        fake.start()
+        (tmp_path / "fake/engine.stopped").write_text("79")
+        fake.wait_events("engine", 1)
+        fake.signal(signal.SIGTERM)
+        assert fake.wait_end() == 1
+        assert "another node has the warehouse, shutting down" in fake.log_text()
+        assert "database system is shut down" not in fake.log_text()
+    finally:
+        fake.close()

@@ -427,14 +427,19 @@ class Supervisor:
             self._log.info(text)
         if ended.remains:
             self._log.info(f"killed {ended.remains} processes that it left behind")
-        if key != ENGINE or self._phase is not Phase.RUNNING:
+        if key != ENGINE:
             return
         if ended.returncode == EXIT_WAREHOUSE_TAKEN:
-            # The engine has logged by whom. Receivers of the same node may run there, too.
+            # The engine has logged by whom. Receivers of the same node may run there, too. In a
+            # shutdown, too, its end is no success: another node may run on a copy of this one.
             self._log.critical("another node has the warehouse, shutting down")
             self._exit_code = 1
             self._shut_down(Mode.FAST)
-        elif ended.returncode == EXIT_CONFIGURATION and not self._was_ready:
+        elif (
+            self._phase is Phase.RUNNING
+            and ended.returncode == EXIT_CONFIGURATION
+            and not self._was_ready
+        ):
             # The engine has logged the reason; a restart would only repeat it.
             self._log.critical("the engine could not start, shutting down")
             self._exit_code = 1
