@@ -9,8 +9,10 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from uuid import uuid4
 
 import pytest
@@ -22,6 +24,7 @@ from wal2lake.lake.store import store_at
 from wal2lake.lake.store.lease import KEY
 from wal2lake.lake.store.lease.record import LeaseRecord, parse_lease
 from wal2lake.launch import is_locked
+from wal2lake.launch.directory import warehouselock
 from wal2lake.launch.directory.holder import this_start
 from wal2lake.launch.directory.warehouselock import FILE_NAME, WarehouseLock
 from wal2lake.launch.processes import new_marker
@@ -73,6 +76,89 @@ def test_a_later_start_in_a_directory_goes_past_a_stopped_one(tmp_path: Path) ->
         with pytest.raises(ConfigurationError):
             WarehouseLock(path, start_in(tmp_path / "two", 7002)).take()
     assert not path.exists()
+
+
+def test_a_node_that_has_just_got_the_lock_keeps_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / FILE_NAME
+    before = start_in(tmp_path / "one")
+    path.write_text(before.render())
+    elsewhere = start_in(tmp_path / "two", 7002)
+    with path.open("rb") as locked:
+        fcntl.flock(locked, fcntl.LOCK_EX)
+
+        def sleep(_: float) -> None:
+            path.write_text(elsewhere.render())
+
+        monkeypatch.setattr(
+            warehouselock,
+            "time",
+            SimpleNamespace(monotonic=time.monotonic, sleep=sleep),
+        )
+        with pytest.raises(ConfigurationError) as caught:
+            WarehouseLock(path, start_in(tmp_path / "one")).take()
+    assert caught.value.detail == elsewhere.describe()
+    assert path.exists()
+
+
+def test_a_lock_file_that_is_replaced_before_each_look(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / FILE_NAME
+    whole = fcntl.flock
+    looks = iter(range(3))
+
+    def lock(descriptor: int, how: int) -> None:
+        if os.fstat(descriptor).st_ino == path.stat().st_ino and next(looks, 9) < 2:
+            path.unlink()
+        whole(descriptor, how)
+
+    with WarehouseLock(path, start_in(tmp_path / "one")) as held:
+        path.touch()
+        with monkeypatch.context() as patched:
+            patched.setattr(fcntl, "flock", lock)
+            held.take()
+        assert path.exists()
+
+    def fail(descriptor: int, how: int) -> None:
+        if path.exists() and os.fstat(descriptor).st_ino == path.stat().st_ino:
+            if next(fails, 9) < 1:
+                path.unlink()
+            else:
+                raise OSError(errno.EIO, "no more")
+        whole(descriptor, how)
+
+    # An error of a later look is told as it is.
+    fails = iter(range(2))
+    monkeypatch.setattr(fcntl, "flock", fail)
+    with pytest.raises(OSError) as caught:
+        WarehouseLock(path, start_in(tmp_path / "one")).take()
+    assert caught.value.errno == errno.EIO
+
+
+def test_a_lock_file_of_another_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / FILE_NAME
+    whole = os.open
+
+    def refuse(opened: str | Path, *arguments: int) -> int:
+        if opened == path:
+            raise PermissionError(errno.EACCES, "no")
+        return whole(opened, *arguments)
+
+    monkeypatch.setattr(os, "open", refuse)
+    with pytest.raises(ConfigurationError) as caught:
+        WarehouseLock(path, start_in(tmp_path / "one")).take()
+    assert caught.value.sqlstate == "42501"
+    assert (
+        caught.value.message == f'could not open lock file "{path}": Permission denied'
+    )
+    assert caught.value.hint == (
+        "Start the node as the OS user that owns this file, or remove the file if no node uses"
+        " the warehouse."
+    )
 
 
 def test_a_file_system_without_locks(

@@ -37,6 +37,10 @@ _ALONE_SECONDS: Final = 2.0
 """Most time for which a start or an end waits for another's look at the lock file, which takes
 less than a millisecond."""
 
+_WRITING_SECONDS: Final = 1.0
+"""Time after which the lock file surely says who has the lock. NFS shows a file as it is when it is
+opened, but its directories have no locks that keep other machines out. A guess."""
+
 
 class WarehouseLock:
     """The lock of one warehouse. A context manager."""
@@ -61,8 +65,11 @@ class WarehouseLock:
                 if holder is None or not holder.is_dead_for(self._start):
                     raise self._in_use(holder)
                 # A supervisor whose lock file was removed, and which is stopped: its other
-                # processes, which could write, have been killed.
-                self._path.unlink(missing_ok=True)
+                # processes, which could write, have been killed. Or a node on another machine
+                # that has just got the lock, and is about to write who it is.
+                time.sleep(_WRITING_SECONDS)
+                if self._holder() == holder:
+                    self._path.unlink(missing_ok=True)
 
     def _in_use(self, holder: WarehouseHolder | None) -> ConfigurationError:
         return ConfigurationError(
@@ -74,31 +81,43 @@ class WarehouseLock:
         )
 
     def _try(self) -> bool:
-        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o666)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # A node that ends removes the file: the lock must be on the one that others open.
-            if not self._is_in_place(descriptor):
+        while True:
+            descriptor = self._open()
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                # A node that ends removes the file: the lock must be on the one that others open.
+                if self._is_in_place(descriptor):
+                    break
+            except BlockingIOError:
                 os.close(descriptor)
-                return self._try()
-        except BlockingIOError:
+                return False
+            except OSError as error:
+                os.close(descriptor)
+                if error.errno not in _NO_LOCKS:
+                    raise
+                get_logger().warning(
+                    f'could not lock the warehouse "{self._path.parent}": {reason_of(error)};'
+                    " nothing keeps another node from writing there"
+                )
+                return True
             os.close(descriptor)
-            return False
-        except OSError as error:
-            os.close(descriptor)
-            if error.errno not in _NO_LOCKS:
-                raise
-            get_logger().warning(
-                f'could not lock the warehouse "{self._path.parent}": {reason_of(error)};'
-                " nothing keeps another node from writing there"
-            )
-            return True
         self._descriptor = descriptor
         with contextlib.suppress(OSError):
             # A full disk leaves it empty, which only costs the next node a DETAIL.
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, f"{self._start.render()}\n".encode(), 0)
         return True
+
+    def _open(self) -> int:
+        try:
+            return os.open(self._path, os.O_RDWR | os.O_CREAT, 0o666)
+        except PermissionError as error:
+            raise ConfigurationError(
+                f'could not open lock file "{self._path}": {reason_of(error)}',
+                sqlstate="42501",
+                hint="Start the node as the OS user that owns this file, or remove the file if no"
+                " node uses the warehouse.",
+            ) from error
 
     def _is_in_place(self, descriptor: int) -> bool:
         try:
