@@ -251,6 +251,7 @@ WRITES: dict[str, Callable[[Store], object]] = {
     "delete": lambda store: store.delete("t/0"),
     "delete_all": lambda store: store.delete_all(["t/0"]),
     "copy": lambda store: store.copy("t/1", store, "t/0"),
+    "parts": lambda store: store.open_writer("t/1").sink.write(bytes(9 << 20)),
 }
 
 
@@ -273,6 +274,29 @@ def test_nothing_is_written_after_the_lease_is_lost(
     assert "another node has taken the warehouse" in caught.value.message
     assert caught.value.detail == TWO.describe()
     assert store.list_after("t") == ["0", "probed"]
+
+
+def test_parts_are_not_made_an_object_after_the_lease_is_lost(
+    s3: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lease, store, _ = held(s3)
+    writer = store.open_writer("t/1")
+    writer.sink.write(bytes(9 << 20))
+    writer.sink.write(bytes(9 << 20))
+    assert isinstance(store, ObjectStore)
+    calls = 0
+
+    def fence() -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            raise LeaseLost("another node has taken the warehouse")
+
+    store._bucket.fence = fence
+    with pytest.raises(LeaseLost):
+        writer.finish()
+    assert calls == 2 and store.list_after("t") == []
+    lease.release()
 
 
 @pytest.mark.parametrize("write", WRITES)

@@ -8,6 +8,10 @@ in parts while it is written, so that memory does not grow with it. A writer tha
 whose process dies, leaves parts that nobody sees; a rule of the bucket's life cycle removes them
 ("abort incomplete multipart uploads").
 
+The bucket's fence is asked before parts are handed to the client and before the object is
+completed, not before a repetition, which is the client's own. No version of a table names what is
+completed too late.
+
 Called by ``objects``. Source: S3, "Uploading and copying objects using multipart upload".
 """
 
@@ -98,11 +102,13 @@ class _Upload(io.RawIOBase):
         if self._parts is None:
             return bytes(self._kept)
         self._send()
+        self._bucket.admit()
         with self._failing():
             self._parts.close()
         return None
 
     def _send(self) -> None:
+        self._bucket.admit()
         with self._failing():
             if self._parts is None:
                 self._parts = obstore.open_writer(
