@@ -365,6 +365,13 @@ def test_the_store_is_asked_with_the_credentials_of_a_command(
     )
 
 
+def written(store: ObjectStore) -> None:
+    """Write an object in parts."""
+    writer = store.open_writer("c")
+    writer.sink.write(bytes(17 << 20))
+    writer.finish()
+
+
 def test_credentials_that_the_store_refuses_are_asked_for_anew(
     tmp_path: Path, s3: Server
 ) -> None:
@@ -398,6 +405,20 @@ def test_credentials_that_the_store_refuses_are_asked_for_anew(
         number.write_text("3")
         store._bucket.command._found_at -= commands._AFTER_REFUSAL
         assert store.read("b") == b"2" and runs(tmp_path) == 3
+        # An answer to HEAD has no code that says why.
+        proxy.expire("key3", "HEAD", "/b")
+        number.write_text("4")
+        store._bucket.command._found_at -= commands._AFTER_REFUSAL
+        assert store.stamp("b") is not None and runs(tmp_path) == 4
+        # The parts of a large object are lost; the next attempt has other keys.
+        proxy.expire("key4", "PUT", "/c")
+        number.write_text("5")
+        store._bucket.command._found_at -= commands._AFTER_REFUSAL
+        with pytest.raises(StorageError) as caught:
+            written(store)
+        assert caught.value.sqlstate == "28000"
+        written(store)
+        assert runs(tmp_path) == 5
         assert proxy.expired > 0
 
 

@@ -44,6 +44,9 @@ _BAD_CREDENTIALS: Final = frozenset(
 )
 """Codes for credentials that are wrong or have expired; their status is 400 or 403."""
 
+_REFUSED: Final = frozenset({400, 403})
+"""Statuses of answers that may be about credentials if they have no code."""
+
 _NO_CREDENTIALS: Final = re.compile(
     r"token request|getting credentials|169\.254\.|metadata\.google", re.IGNORECASE
 )
@@ -96,6 +99,8 @@ class StoreAnswer:
     """True if the same request may succeed later."""
     is_known: bool
     """False if the request may have been carried out."""
+    refuses_keys: bool = False
+    """True if the store refuses the credentials, or may do so: an answer to HEAD has no code."""
 
 
 def answer_of(error: Exception) -> StoreAnswer:
@@ -116,6 +121,9 @@ def answer_of(error: Exception) -> StoreAnswer:
         word,
         again=number in _LATER,
         is_known=number < 500 and number != 408,
+        refuses_keys=number == 401
+        or word in _BAD_CREDENTIALS
+        or (word is None and number in _REFUSED),
     )
 
 

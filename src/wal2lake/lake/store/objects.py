@@ -417,7 +417,7 @@ class StoreAttempts:
     def may_help(self, answer: StoreAnswer) -> bool:
         """Whether another attempt after this answer may help. If it refuses the credentials of a
         command, others are asked for."""
-        if self._command is None or answer.status != 401 or answer.code is None:
+        if self._command is None or not answer.refuses_keys:
             return answer.again
         self._refusals += 1
         self._command.refused()

@@ -28,7 +28,7 @@ import pyarrow as pa
 from obstore.exceptions import BaseError
 
 from wal2lake.errors import StorageError
-from wal2lake.lake.store.answers import error_of
+from wal2lake.lake.store.answers import answer_of, error_of
 from wal2lake.lake.store.clients import Bucket
 from wal2lake.lake.store.port import WrittenFile
 
@@ -126,5 +126,8 @@ class _Upload(io.RawIOBase):
         try:
             yield
         except (BaseError, OSError) as error:
+            if self._bucket.command is not None and answer_of(error).refuses_keys:
+                # For the next attempt of whoever writes: the parts are lost.
+                self._bucket.command.refused()
             seconds = self._bucket.options.request_seconds
             raise error_of("write to file", self._place, error, seconds) from error
