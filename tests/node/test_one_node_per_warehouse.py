@@ -111,7 +111,7 @@ def test_a_second_node_is_refused_and_a_stopped_one_writes_nothing(
         told = one.log_text()
         assert f'another node has taken the warehouse "{warehouse}"' in told
         assert 'DETAIL:  The node in directory "/other" on host' in told
-        assert "another node has the warehouse, shutting down" in told
+        assert "the warehouse is lost, shutting down" in told
         assert commits(store) == before and stored(store) == taken
 
         # ---- the other one has given it up

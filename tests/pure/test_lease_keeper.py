@@ -166,6 +166,24 @@ def test_whichever_thread_finds_the_loss_tells_it_once() -> None:
     assert caught.value.retry is Retry.LATER
 
 
+def test_a_lease_that_was_removed() -> None:
+    stored = MemoryObject()
+    lease = taken(stored)
+    stored.stored = None
+    with pytest.raises(LeaseLost) as caught:
+        lease.renew()
+    assert caught.value.message == 'the lease of the warehouse "s3://b/w" is gone'
+    assert caught.value.detail == (
+        'There is no object "s3://b/w/_wal2lake/lease" any more. Another node may have started'
+        " since."
+    )
+    assert caught.value.hint == (
+        "Find out what has removed it, such as a rule of the bucket, exempt it from that, and"
+        " start the node again."
+    )
+    assert stored.stored is None
+
+
 # ---- a store that is down ----------------------------------------------------------------
 
 

@@ -285,7 +285,7 @@ def test_an_engine_that_has_lost_the_warehouse_ends_the_node(tmp_path: Path) -> 
         (engine,) = fake.wait_events("engine", 1)
         os.kill(engine, signal.SIGKILL)
         assert fake.wait_end() == 1
-        assert "another node has the warehouse, shutting down" in fake.log_text()
+        assert "the warehouse is lost, shutting down" in fake.log_text()
     finally:
         fake.close()
 
@@ -298,7 +298,7 @@ def test_a_node_that_loses_the_warehouse_while_it_ends_says_so(tmp_path: Path) -
         fake.wait_events("engine", 1)
         fake.signal(signal.SIGTERM)
         assert fake.wait_end() == 1
-        assert "another node has the warehouse, shutting down" in fake.log_text()
+        assert "the warehouse is lost, shutting down" in fake.log_text()
         assert "database system is shut down" not in fake.log_text()
     finally:
         fake.close()

@@ -432,7 +432,7 @@ class Supervisor:
         if ended.returncode == EXIT_WAREHOUSE_TAKEN:
             # The engine has logged by whom. Receivers of the same node may run there, too. In a
             # shutdown, too, its end is no success: another node may run on a copy of this one.
-            self._log.critical("another node has the warehouse, shutting down")
+            self._log.critical("the warehouse is lost, shutting down")
             self._exit_code = 1
             self._shut_down(Mode.FAST)
         elif (

@@ -227,11 +227,17 @@ class HeldLease:
             record, version = found, stored.version
 
     def _lost(self, found: LeaseRecord | None) -> LeaseLost:
+        if found is None:
+            return LeaseLost(
+                f'the lease of the warehouse "{self._location}" is gone',
+                detail=f'There is no object "{self._object.place}" any more. Another node may have'
+                " started since.",
+                hint="Find out what has removed it, such as a rule of the bucket, exempt it from"
+                " that, and start the node again.",
+            )
         return LeaseLost(
             f'another node has taken the warehouse "{self._location}"',
-            detail="The lease was removed."
-            if found is None
-            else found.holder.describe(),
+            detail=found.holder.describe(),
             hint="This node has written nothing since. Stop one of the two nodes, or set"
             ' "warehouse" of [spark] to a place of its own for each.',
         )
