@@ -217,3 +217,21 @@ def test_writers_that_wait_for_a_renewal_fail_with_it(
     # A later one asks again.
     stored.is_down = False
     lease.require()
+
+
+# ---- the end of a node -------------------------------------------------------------------
+
+
+def test_a_lease_is_given_up_after_a_renewal_of_which_no_answer_told() -> None:
+    stored = MemoryObject()
+    lease = taken(stored)
+    stored.put(replace(stored.record, number=1))
+    lease.release()
+    assert stored.record.is_released and stored.record.number == 2
+
+    stored = MemoryObject()
+    lease = taken(stored)
+    other = replace(stored.record, holder=TWO, generation=2)
+    stored.put(other)
+    lease.release()
+    assert stored.record == other

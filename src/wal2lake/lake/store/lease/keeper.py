@@ -24,6 +24,7 @@ import threading
 import time
 from collections.abc import Callable
 from copy import copy
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from wal2lake.errors import StorageError
@@ -213,11 +214,7 @@ class HeldLease:
                 return
             stored = self._object.read()
             found = None if stored is None else self._object.parse(stored)
-            if (
-                found is None
-                or found.holder.token != self._start.token
-                or found.generation != record.generation
-            ):
+            if found is None or not self._is_ours(found):
                 self._loss = self._lost(found)
                 if self._on_loss is not None:
                     self._on_loss(self._loss)
@@ -254,21 +251,31 @@ class HeldLease:
         with self._lock:
             if self._loss is not None or self._record is None:
                 return
-            record = LeaseRecord(
-                self._start,
-                self._record.generation,
-                self._record.number + 1,
-                self._seconds,
-                is_released=True,
-            )
             # From now on nothing is written.
             self._sent_at = float("-inf")
             try:
-                self._object.write(record, self._version)
+                if self._give_up(self._record, self._version):
+                    return
+                # An earlier renewal, of which no answer told, has replaced the object.
+                stored = self._object.read()
+                found = None if stored is None else self._object.parse(stored)
+                if stored is not None and found is not None and self._is_ours(found):
+                    self._give_up(found, stored.version)
             except StorageError as error:
                 get_logger().warning(
                     "could not give up the lease of the warehouse", error=error
                 )
+
+    def _give_up(self, record: LeaseRecord, version: UpdateVersion | None) -> bool:
+        released = replace(record, number=record.number + 1, is_released=True)
+        return self._object.write(released, version) is not None
+
+    def _is_ours(self, found: LeaseRecord) -> bool:
+        return (
+            self._record is not None
+            and found.holder.token == self._start.token
+            and found.generation == self._record.generation
+        )
 
     def _write(
         self, record: LeaseRecord, over: StoredLease | UpdateVersion | None
