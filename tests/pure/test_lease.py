@@ -32,6 +32,7 @@ from wal2lake.lake.store import (
     store_at,
 )
 from wal2lake.lake.store.lease import KEY, bootclock, keeper
+from wal2lake.lake.store.lease import object as lease_object
 from wal2lake.lake.store.lease.record import Claim, LeaseRecord, judge, parse_lease
 from wal2lake.lake.store.objects import ObjectStore
 from wal2lake.model import WarehouseHolder
@@ -91,7 +92,8 @@ def at(
 def later(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
     """This process was stopped for so long."""
     whole = bootclock.clock
-    monkeypatch.setattr(keeper, "clock", lambda: whole() + seconds)
+    for module in (keeper, lease_object):
+        monkeypatch.setattr(module, "clock", lambda: whole() + seconds)
 
 
 # ---- the rule ----------------------------------------------------------------------------
@@ -351,6 +353,7 @@ def test_nothing_is_written_while_the_store_does_not_say_who_has_the_lease(
         times = iter([0.0, 600.0])
         whole = bootclock.clock
         monkeypatch.setattr(keeper, "clock", lambda: whole() + next(times, 600.0))
+        monkeypatch.setattr(lease_object, "clock", lambda: whole() + 600.0)
         with pytest.raises(UnknownOutcome):
             store.put_if_absent("t/2", b"2")
         proxy.plans.clear()

@@ -48,6 +48,7 @@ class MemoryObject:
         self.written = 0
         self.stored: StoredLease | None = None
         self.writes = 0
+        self.now = clock
         self.is_down = False
         self.asked = threading.Event()
         self.go_on = threading.Event()
@@ -68,7 +69,7 @@ class MemoryObject:
         present = None if self.stored is None else self.stored.version
         if version != present:
             return None
-        return WrittenLease(self.put(record), clock())
+        return WrittenLease(self.put(record), self.now())
 
     def put(self, record: LeaseRecord) -> dict[str, str]:
         """Write whatever is there."""
@@ -216,7 +217,23 @@ def test_writers_that_wait_for_a_renewal_fail_with_it(
     assert len({id(error) for error in errors}) == 8
     # A later one asks again.
     stored.is_down = False
+    stored.now = keeper.clock
     lease.require()
+
+
+def test_a_renewal_that_is_old_when_it_is_known_is_made_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stored = MemoryObject()
+    lease = taken(stored)
+    monkeypatch.setattr(keeper, "clock", lambda: clock() + 31)
+    sent = iter([-20.0, 31.0])
+    stored.now = lambda: clock() + next(sent)
+    stored.writes = 0
+    lease.require()
+    assert stored.writes == 2
+    lease.require()
+    assert stored.writes == 2
 
 
 # ---- the end of a node -------------------------------------------------------------------

@@ -177,9 +177,12 @@ class HeldLease:
         """Return if this start surely has the lease for as long as a request takes that is sent
         now; renew it first if that is not sure. LeaseLost, or StorageError if the store gives no
         answer: then nothing may be written."""
-        if self._loss is None and clock() - self._sent_at < self._sure_seconds:
-            return
-        self.renew(only_if_due=True)
+        while self._loss is not None or not self._is_sure():
+            # A renewal that was found by reading counts from its first attempt, and may be too old.
+            self.renew(only_if_due=True)
+
+    def _is_sure(self) -> bool:
+        return clock() - self._sent_at < self._sure_seconds
 
     def renew(self, *, only_if_due: bool = False) -> None:
         """Write the lease anew. LeaseLost if somebody else has written it. StorageError if the
@@ -189,7 +192,7 @@ class HeldLease:
         with self._lock:
             if self._loss is not None:
                 raise self._loss
-            if only_if_due and clock() - self._sent_at < self._sure_seconds:
+            if only_if_due and self._is_sure():
                 return
             if self._ended.is_set():
                 raise LeaseLost(f'the lease of "{self._location}" was given up')
