@@ -39,7 +39,9 @@ _OPERATIONS: Final = 12
 """Operations of a trial, each of which is repeated for ``retry_timeout_ms``."""
 
 _LEASE_SECONDS: Final = 60
-"""Time for which the lease of the same node elsewhere is waited for."""
+"""Least time for which the lease of the same node elsewhere is waited for; twice this node's
+``request_timeout_ms`` if that is more. A holder with a longer time-out has a longer lease: the
+trial may then end before it, and another start waits again."""
 
 
 def check_warehouse(settings: Settings, environ: Mapping[str, str]) -> None:

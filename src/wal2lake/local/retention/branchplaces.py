@@ -2,7 +2,7 @@
 
 Takes the node; removes the files of such branches from the place of its branches. A start removes
 all branches (``recovery``); this module removes those whose removal has failed since. Branches of
-other nodes that use the same warehouse are never touched.
+nodes that had the warehouse before are elsewhere in it, and never touched.
 
 Called by ``worker`` and the statement VACUUM.
 """

@@ -604,7 +604,8 @@ class DeltaTables:
         clean_up(store, written.version)
 
     def _manifest(self, location: str) -> None:
-        """Let Delta write the list of files that readers without Delta use."""
+        """Let Delta write the list of files that readers without Delta use. Spark asks no lease
+        before: a node that has just lost the warehouse may still write the list of its version."""
         use_pool(self._spark, Pool.SYNC)
         with self._delta.calling(location):
             self._spark.sql(
