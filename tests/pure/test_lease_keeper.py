@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import obstore
 import pytest
@@ -24,6 +24,9 @@ from wal2lake.lake.store.lease.keeper import HeldLease
 from wal2lake.lake.store.lease.object import LeaseObject, StoredLease, WrittenLease
 from wal2lake.lake.store.lease.record import LeaseLost, LeaseRecord, parse_lease
 from wal2lake.model import WarehouseHolder
+
+if TYPE_CHECKING:
+    from obstore import UpdateVersion
 
 ONE = WarehouseHolder(
     node="7001",
@@ -71,11 +74,12 @@ class MemoryObject:
             return None
         return WrittenLease(self.put(record), self.now())
 
-    def put(self, record: LeaseRecord) -> dict[str, str]:
+    def put(self, record: LeaseRecord) -> UpdateVersion:
         """Write whatever is there."""
         self.written += 1
-        self.stored = StoredLease(record.render(), {"e_tag": str(self.written)}, 0.0)
-        return {"e_tag": str(self.written)}
+        version: UpdateVersion = {"e_tag": str(self.written)}
+        self.stored = StoredLease(record.render(), version, 0.0)
+        return version
 
     @property
     def record(self) -> LeaseRecord:
@@ -96,6 +100,11 @@ class NotedLock:
 
     def __exit__(self, *_: object) -> None:
         self._lock.release()
+
+
+def later() -> float:
+    """The time when the lease is no longer sure."""
+    return clock() + 31
 
 
 def taken(stored: MemoryObject) -> HeldLease:
@@ -193,7 +202,7 @@ def test_writers_that_wait_for_a_renewal_fail_with_it(
 ) -> None:
     stored = MemoryObject()
     lease = taken(stored)
-    monkeypatch.setattr(keeper, "clock", lambda: clock() + 31)
+    monkeypatch.setattr(keeper, "clock", later)
     lock = NotedLock()
     monkeypatch.setattr(lease, "_lock", lock)
 
@@ -217,7 +226,7 @@ def test_writers_that_wait_for_a_renewal_fail_with_it(
     assert len({id(error) for error in errors}) == 8
     # A later one asks again.
     stored.is_down = False
-    stored.now = keeper.clock
+    stored.now = later
     lease.require()
 
 
@@ -226,7 +235,7 @@ def test_a_renewal_that_is_old_when_it_is_known_is_made_again(
 ) -> None:
     stored = MemoryObject()
     lease = taken(stored)
-    monkeypatch.setattr(keeper, "clock", lambda: clock() + 31)
+    monkeypatch.setattr(keeper, "clock", later)
     sent = iter([-20.0, 31.0])
     stored.now = lambda: clock() + next(sent)
     stored.writes = 0
