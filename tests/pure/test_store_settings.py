@@ -15,9 +15,10 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from tests.fakes.objectstores import BUCKET, Server, s3_server
+from tests.fakes.objectstores import BUCKET, Server, environment_of, s3_server
 from tests.fakes.storeproxy import Fault, Planned, StoreProxy
 
+from wal2lake.engine import storetrial
 from wal2lake.errors import ConfigurationError, StorageError
 from wal2lake.lake.jars import S3_JARS
 from wal2lake.lake.spark import SessionOptions, access_to
@@ -461,6 +462,24 @@ def test_a_warehouse_in_s3_is_tried(tmp_path: Path, s3: Server) -> None:
     tried(tmp_path, f"s3://{BUCKET}/a lake", s3.port)
     store = store_at(f"s3://{BUCKET}/a lake", s3.options())
     assert store is not None and store.list_after("_wal2lake_trial") == []
+
+
+def test_a_trial_removes_what_killed_ones_have_left(
+    s3: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = f"{s3.url}/{uuid4().hex}"
+    left = ("_wal2lake_trial/1", "_wal2lake/lease-probe-1")
+    kept = ("_wal2lake/lease", "_wal2lake_trial_of_a_user/1", "t/1")
+    with environment_of(s3, monkeypatch):
+        store = store_at(place)
+        assert store is not None
+        for key in (*left, *kept):
+            store.put(key, b"")
+        storetrial.try_store(place)
+        assert len(store.list_below("", lambda _: True)) == 5
+        monkeypatch.setattr(storetrial, "_LEFT_SECONDS", 0.0)
+        storetrial.try_store(place)
+        assert sorted(store.list_below("", lambda _: True)) == sorted(kept)
 
 
 def test_a_warehouse_that_cannot_be_used_is_refused(tmp_path: Path, s3: Server) -> None:

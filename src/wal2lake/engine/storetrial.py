@@ -9,8 +9,8 @@ the node listens, stays small: it imports no client of a store. Called by
 ``launch.directory.warehouse``.
 
 The trial does what a table needs: a conditional write, whose first one in a process is preceded by
-the proof that the store obeys the condition; a list; a read; a removal. Then it takes the lease,
-with which the engine goes on.
+the proof that the store obeys the condition; a list; a read; a removal, also of what killed trials
+have left. Then it takes the lease, with which the engine goes on.
 """
 
 from __future__ import annotations
@@ -20,15 +20,20 @@ import os
 import signal
 import sys
 import uuid
+from collections.abc import Mapping
+from contextlib import suppress
 from typing import Final
 
-from wal2lake.errors import Wal2LakeError
-from wal2lake.lake.store import lease_of, store_at
+from wal2lake.errors import StorageError, Wal2LakeError
+from wal2lake.lake.store import LEASE_PROOF, Entry, Store, lease_of, store_at
 from wal2lake.launch.wakeup import SIGNALS
 from wal2lake.model import HOLDER, WarehouseHolder
 
 _FOLDER: Final = "_wal2lake_trial"
 """Not the name of a schema: a leading underscore of one is encoded."""
+
+_LEFT_SECONDS: Final = 86_400.0
+"""Age from which an object was left by a trial that was killed. Most trials take a second."""
 
 _CONTENT: Final = (
     b"A trial of a wal2lake node, which has ended before it removed this.\n"
@@ -43,10 +48,26 @@ def try_store(location: str) -> None:
     key = f"{_FOLDER}/{uuid.uuid4().hex}"
     store.put_if_absent(key, _CONTENT)
     try:
-        store.list_after(_FOLDER)
+        found = store.list_below(_FOLDER, lambda _: True)
         store.read(key)
+        if key in found:
+            _sweep(store, found, found[key].written - _LEFT_SECONDS)
     finally:
         store.delete(key)
+
+
+def _sweep(store: Store, trials: Mapping[str, Entry], until: float) -> None:
+    """Remove objects of trials and of proofs of the lease that are not younger than ``until``."""
+    folder, _, _ = LEASE_PROOF.rpartition("/")
+    proofs = store.list_below(folder, lambda _: True)
+    left = [key for key, entry in trials.items() if entry.written <= until]
+    left += [
+        key
+        for key, entry in proofs.items()
+        if key.startswith(LEASE_PROOF) and entry.written <= until
+    ]
+    with suppress(StorageError):
+        store.delete_all(left)
 
 
 def take_lease(location: str, start: WarehouseHolder) -> None:

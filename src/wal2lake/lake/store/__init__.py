@@ -31,7 +31,13 @@ from wal2lake.lake.store.errors import (
     UnknownOutcome,
     storage_error,
 )
-from wal2lake.lake.store.lease import HeldLease, LeaseLost, WarehouseInUse, lease_of
+from wal2lake.lake.store.lease import (
+    LEASE_PROOF,
+    HeldLease,
+    LeaseLost,
+    WarehouseInUse,
+    lease_of,
+)
 from wal2lake.lake.store.local import LocalStore, PlainReader, sync_path
 from wal2lake.lake.store.options import StoreOptions
 from wal2lake.lake.store.places import (
@@ -56,6 +62,7 @@ from wal2lake.lake.store.port import (
 )
 
 __all__ = [
+    "LEASE_PROOF",
     "PROBE",
     "CommandCredentials",
     "CredentialsCommandFailed",

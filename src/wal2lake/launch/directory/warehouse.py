@@ -35,7 +35,7 @@ _OBJECT_STORES: Final = frozenset({"gs", "az", "abfs", "abfss"})
 _SPARE_SECONDS: Final = 60
 """Time that a trial has beyond that for attempts: to start, to find credentials, to clean up."""
 
-_OPERATIONS: Final = 12
+_OPERATIONS: Final = 14
 """Operations of a trial, each of which is repeated for ``retry_timeout_ms``."""
 
 _LEASE_SECONDS: Final = 60

@@ -15,13 +15,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from wal2lake.lake.store.lease.keeper import HeldLease
-from wal2lake.lake.store.lease.record import KEY, LeaseLost, WarehouseInUse
+from wal2lake.lake.store.lease.record import KEY, LEASE_PROOF, LeaseLost, WarehouseInUse
 
 if TYPE_CHECKING:
     from wal2lake.lake.store.options import StoreOptions
     from wal2lake.model import WarehouseHolder
 
-__all__ = ["KEY", "HeldLease", "LeaseLost", "WarehouseInUse", "lease_of"]
+__all__ = ["KEY", "LEASE_PROOF", "HeldLease", "LeaseLost", "WarehouseInUse", "lease_of"]
 
 
 def lease_of(

@@ -33,7 +33,7 @@ from wal2lake.lake.store.answers import answer_of, error_of
 from wal2lake.lake.store.clients import Bucket
 from wal2lake.lake.store.errors import MissingFileError, NoPutIfAbsent
 from wal2lake.lake.store.lease.bootclock import clock
-from wal2lake.lake.store.lease.record import KEY, LeaseRecord, parse_lease
+from wal2lake.lake.store.lease.record import KEY, LEASE_PROOF, LeaseRecord, parse_lease
 from wal2lake.lake.store.objects import StoreAttempts
 
 if TYPE_CHECKING:
@@ -206,7 +206,7 @@ class LeaseObject:
             self.bucket.client.delete(path)
 
     def _probe_path(self) -> str:
-        return self._below(f"{KEY}-probe-{uuid.uuid4().hex}")
+        return self._below(f"{LEASE_PROOF}{uuid.uuid4().hex}")
 
     def _below(self, key: str) -> str:
         return f"{self._prefix}/{key}" if self._prefix else key

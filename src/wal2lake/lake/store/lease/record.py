@@ -32,6 +32,9 @@ KEY: Final = "_wal2lake/lease"
 """The object's name below the warehouse. Not the name of a schema: a leading underscore of one is
 encoded."""
 
+LEASE_PROOF: Final = f"{KEY}-probe-"
+"""Begin of the names of objects by which the store's clock and conditions are tried."""
+
 CLOCK_SECONDS: Final = 2.0
 """Most by which two times of one store differ from what was meant: S3's have whole seconds."""
 
