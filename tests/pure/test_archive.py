@@ -344,6 +344,30 @@ def test_an_image_is_put_when_what_matters_has_changed(tmp_path: Path) -> None:
     assert len(images(store)) == 3
 
 
+def test_another_store_and_one_that_was_emptied_get_an_image(tmp_path: Path) -> None:
+    settings, catalog = a_node(tmp_path / "node")
+    for name in ("first", "second"):
+        store = LocalStore(tmp_path / name)
+        assert catalogs(settings, catalog, store).keep(), name
+        assert not catalogs(settings, catalog, store).keep(), name
+    shutil.rmtree(tmp_path / "second")
+    assert catalogs(settings, catalog, store).keep()
+    assert len(images(store)) == 1
+
+
+def test_others_of_the_machine_cannot_read_a_catalog_in_a_directory(
+    tmp_path: Path,
+) -> None:
+    settings, catalog = a_node(tmp_path / "node", str(tmp_path / "store"))
+    archive = opening.open_archive(settings, catalog)
+    assert archive is not None
+    archive.catalogs.keep()
+    (settings.log_directory / "1").mkdir(parents=True)
+    archive.segments(subscription())
+    folders = [p for p in (tmp_path / "store").rglob("*") if p.is_dir()]
+    assert {p.stat().st_mode & 0o777 for p in (tmp_path / "store", *folders)} == {0o700}
+
+
 def test_an_image_whose_request_failed_is_put_again_under_another_name(
     tmp_path: Path,
 ) -> None:

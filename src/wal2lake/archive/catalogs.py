@@ -55,7 +55,10 @@ _LEFT_OUT: Final = frozenset({"wal2lake.pid", "wal2lake.log", CLAIM_FILE})
 class _State:
     """Facts about the last image."""
 
-    generation: int = 0
+    store: str = ""
+    """Location of the store that has it."""
+    token: str = ""
+    """Token of the claim with which it was put."""
     number: int = 0
     counter: int = -1
     """The catalog's change counter when the digest was taken."""
@@ -73,6 +76,8 @@ class CatalogArchive:
         self._settings = settings
         self._store = store
         self._claim = claim
+        self._is_there = False
+        """True if this process has seen the last image in the store."""
 
     def keep(self, *, now: bool = False) -> bool:
         """Put an image if one is due, or ``now``; return whether one was put.
@@ -97,6 +102,7 @@ class CatalogArchive:
             self._put(state.number)
             state.counter, state.digest, state.files = counter, digest, files
             self._write(path, state)
+            self._is_there = True
         return True
 
     def _put(self, number: int) -> None:
@@ -155,7 +161,7 @@ class CatalogArchive:
             stamps = [
                 (path.name, status.st_mtime_ns, status.st_size)
                 for path in self._files()
-                # It moves with each batch, and goes with the next image.
+                # Goes with the next image. The sweep at a start finds what an older one lacks.
                 if path != self._settings.registered_file
                 for status in [path.stat()]
             ]
@@ -180,14 +186,22 @@ class CatalogArchive:
             os.close(descriptor)
 
     def _read(self, path: Path) -> _State:
-        generation = self._claim.generation
+        store, claim = self._store.location, self._claim
         try:
             state = _State(**json.loads(path.read_bytes()))
         except (OSError, ValueError, TypeError):
             state = _State()
-        if state.generation != generation:
-            own = [number for found, number in self._images() if found == generation]
-            state = _State(generation, max(own, default=0))
+        is_known = (state.store, state.token) == (store, claim.token)
+        if not is_known or not self._is_there:
+            own = [
+                n for generation, n in self._images() if generation == claim.generation
+            ]
+            if not is_known:
+                state = _State(store, claim.token, max(own, default=0))
+            elif state.number not in own:
+                # Somebody has emptied the store.
+                state = _State(store, claim.token, max((*own, state.number)))
+            self._is_there = True
         return state
 
     def _write(self, path: Path, state: _State) -> None:

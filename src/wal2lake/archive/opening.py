@@ -14,7 +14,7 @@ from wal2lake.archive.claims import Claims, NodeClaim, claim_of_node
 from wal2lake.archive.segments import SegmentArchive
 from wal2lake.catalog import Catalog, Subscription, log_number
 from wal2lake.errors import ConfigurationError
-from wal2lake.lake.store import Store, store_at
+from wal2lake.lake.store import LocalStore, Store, store_at
 from wal2lake.settings import Settings
 
 
@@ -66,6 +66,9 @@ def store_of_log(location: str) -> Store:
             f'"{location}" is not in a storage that can have a log',
             hint="Write it as s3://bucket/prefix, or as the path of a mounted directory.",
         )
+    if isinstance(store, LocalStore):
+        # The catalog has passwords.
+        store.is_private = True
     return store
 
 

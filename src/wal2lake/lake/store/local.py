@@ -49,6 +49,8 @@ class LocalStore:
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self.is_private = False
+        """True: other users of the machine may not enter directories that are created here."""
 
     @property
     def location(self) -> str:
@@ -58,11 +60,13 @@ class LocalStore:
     def make_folder(self, folder: str, *, with_root: bool = True) -> None:
         """Create a directory and those above it."""
         path = self.root / folder
+        mode = 0o700 if self.is_private else 0o777
         try:
-            if not with_root:
-                for above in reversed(Path(folder).parents[:-1]):
-                    (self.root / above).mkdir(exist_ok=True)
-            path.mkdir(parents=with_root, exist_ok=True)
+            if with_root:
+                self.root.mkdir(mode, parents=True, exist_ok=True)
+            for above in reversed(Path(folder).parents[:-1]):
+                (self.root / above).mkdir(mode, exist_ok=True)
+            path.mkdir(mode, exist_ok=True)
         except OSError as error:
             raise storage_error("create directory", path, error) from error
 
