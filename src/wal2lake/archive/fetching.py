@@ -12,9 +12,11 @@ node's own subscribers, whose log was on the lost disk. Called by ``wal2lake ini
 from __future__ import annotations
 
 import io
+import shutil
 import tarfile
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from wal2lake.archive import layout
 from wal2lake.archive.catalogs import CATALOG
@@ -52,19 +54,18 @@ class FetchedNode:
         """Fetch the subscriptions' logs; return the number of segments."""
         count = 0
         _make(settings.log_directory)
-        for subscription in self.catalog.subscriptions:
-            directory = settings.log_directory / str(subscription.oid)
-            try:
-                directory.mkdir(mode=0o700)
-            except FileExistsError:
-                raise ConfigurationError(
-                    f'"{directory}" exists already',
-                    hint="The log's directory has the log of another node: remove that, or"
-                    " set WAL2LAKE_LOG_DIRECTORY to another directory.",
-                ) from None
-            except OSError as error:
-                raise storage_error("create directory", directory, error) from error
-            count += self._fetch_log(subscription, directory)
+        made: list[Path] = []
+        try:
+            for subscription in self.catalog.subscriptions:
+                directory = settings.log_directory / str(subscription.oid)
+                _make_new(directory)
+                made.append(directory)
+                count += self._fetch_log(subscription, directory)
+        except BaseException:
+            # The command can be repeated.
+            for directory in made:
+                shutil.rmtree(directory, ignore_errors=True)
+            raise
         sync_directory(settings.log_directory)
         return count
 
@@ -119,6 +120,11 @@ def fetch_node(location: str, directory: Path) -> FetchedNode:
             f'the node in "{location}" has not stored its catalog yet',
             hint="Make a new node with wal2lake init, and its subscriptions again.",
         )
+    # An image that cannot be read must not end the former node.
+    newest = max(images)
+    key = f"{layout.CATALOGS}/{layout.catalog_name(*newest)}"
+    with TemporaryDirectory(prefix="wal2lake-") as trial:
+        _unpack(store.read(key), Path(trial), f"{store.location}/{key}")
     claim = NodeClaim.new(former.generation + 1, former.system_identifier)
     ClaimFile(directory).write(store.location, claim)
     if not claims.put(claim):
@@ -167,6 +173,19 @@ def _damaged(place: str) -> StorageError:
         sqlstate="XX001",
         hint="Remove it, and use the image before it: run wal2lake init --from again.",
     )
+
+
+def _make_new(directory: Path) -> None:
+    try:
+        directory.mkdir(mode=0o700)
+    except FileExistsError:
+        raise ConfigurationError(
+            f'"{directory}" exists already',
+            hint="The log's directory has the log of another node: remove that, or"
+            " set WAL2LAKE_LOG_DIRECTORY to another directory.",
+        ) from None
+    except OSError as error:
+        raise storage_error("create directory", directory, error) from error
 
 
 def _make(directory: Path) -> None:

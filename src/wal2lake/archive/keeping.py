@@ -125,5 +125,7 @@ class ArchiveKeeper:
             self._refreshed, self._counter = now, counter
         logs = frozenset(map(name_of, self._catalog.subscriptions()))
         if logs != self._logs:
+            # A machine that slept may have been replaced meanwhile.
+            self._archive.check()
             self._archive.remove_dropped(self._catalog)
             self._logs = logs

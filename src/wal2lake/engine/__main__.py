@@ -96,7 +96,11 @@ def main(arguments: list[str] | None = None) -> int:
     except WarehouseInUse as error:
         get_logger().critical(error.message, error=error)
         return EXIT_WAREHOUSE_TAKEN
-    except (ConfigurationError, Superseded) as error:
+    except Superseded as error:
+        # Another machine has the warehouse, too, or waits for its lease.
+        get_logger().critical(error.message, error=error)
+        return EXIT_WAREHOUSE_TAKEN
+    except ConfigurationError as error:
         get_logger().critical(error.message, error=error)
         return EXIT_CONFIGURATION
     except Wal2LakeError as error:

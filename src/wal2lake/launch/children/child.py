@@ -49,7 +49,8 @@ EXIT_CONFIGURATION: Final = 78
 node's start it ends the node; later it is throttled like a crash."""
 
 EXIT_WAREHOUSE_TAKEN: Final = 79
-"""Exit code of an engine whose warehouse another node has taken. It ends the node at any time."""
+"""Exit code of an engine whose warehouse another node has taken, or whose node another machine has
+become. It ends the node at any time."""
 
 _HELD: Final = frozenset({signal.SIGHUP, signal.SIGUSR1})
 """Signals that would kill a process which has not yet said what they mean to it."""

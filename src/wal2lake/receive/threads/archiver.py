@@ -159,6 +159,8 @@ class Archiver:
         if segments.has_below(oldest):
             # The image is made after the look at the disk: its floor is above what has gone.
             archive.catalogs.keep(now=True)
+            # A machine that slept may have been replaced meanwhile.
+            archive.check()
             segments.trim(oldest)
 
     def _failed(self, error: Wal2LakeError) -> None:
