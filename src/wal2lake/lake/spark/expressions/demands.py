@@ -28,7 +28,13 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
-from wal2lake.errors import FeatureNotSupportedError, Wal2LakeError, sqlstate_of
+from wal2lake.errors import (
+    FeatureNotSupportedError,
+    InternalError,
+    StorageError,
+    Wal2LakeError,
+    sqlstate_of,
+)
 from wal2lake.lake.expressions import RefusedRow, RefusedValue
 from wal2lake.lake.port import FieldSpec, TableState
 from wal2lake.lake.spark.errors import translated
@@ -140,7 +146,7 @@ class TableDemands:
         try:
             values = self._project(rows, self.inputs, items)
         except Wal2LakeError as error:
-            if is_transient(error):
+            if _is_of_no_row(error):
                 raise
             if count > 1:
                 return self._halves(rows, items)
@@ -179,7 +185,7 @@ class TableDemands:
         try:
             return self._violating(rows, self._conditions)
         except Wal2LakeError as error:
-            if is_transient(error):
+            if _is_of_no_row(error):
                 raise
             if rows.num_rows == 1:
                 return np.ones(1, np.bool_)
@@ -200,7 +206,7 @@ class TableDemands:
                 if not self._violating(row, [condition]).any():
                     continue
             except Wal2LakeError as error:
-                if is_transient(error):
+                if _is_of_no_row(error):
                     raise
                 return RefusedRow(sqlstate_of(error), error.message, False)
             if condition.is_not_null:
@@ -216,7 +222,11 @@ class TableDemands:
                 f' "{condition.name}"',
                 True,
             )
-        raise AssertionError("no condition is violated")
+        # The evaluation that refused the row had failed for a reason that has passed.
+        raise StorageError(
+            f'could not evaluate the constraints of relation "{relation}"',
+            sqlstate="57P01",
+        )
 
     def _project(
         self, rows: pa.Table, read: frozenset[str], items: Sequence[str]
@@ -246,6 +256,11 @@ def _conditions(state: TableState, generated: frozenset[str]) -> list[_Condition
         elif not field.nullable:
             conditions.append(_Condition(field.name, f"{name} IS NOT NULL", True))
     return conditions
+
+
+def _is_of_no_row(error: Wal2LakeError) -> bool:
+    """Whether the job failed for a reason that no value of a row is known to give."""
+    return is_transient(error) or isinstance(error, InternalError)
 
 
 def _not_evaluated(text: str, why: str | None = None) -> FeatureNotSupportedError:
