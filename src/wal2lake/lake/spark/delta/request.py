@@ -57,8 +57,6 @@ class CommitRequest:
         Raises CommitConflict if the table has changed since ``read_version``, and the errors of
         ``check_files``.
         """
-        if self.root is not None:
-            check_files(state, self.adds, self.root)
         committed = state.cursor(self.cursor.app_id)
         if committed is not None:
             # A rearrangement carries the table's present cursor and does not advance it.
@@ -67,4 +65,7 @@ class CommitRequest:
                 return Committed(state.version, already_done=True)
         if self.read_version is not None:
             expect_version(self.location, self.read_version, state.version)
+        # Last: a VACUUM of another writer's may have removed files that no version names yet.
+        if self.root is not None:
+            check_files(state, self.adds, self.root)
         return None
