@@ -10,10 +10,19 @@ from tests.fakes.catalog_source import FakeSource, session
 
 from wal2lake.errors import FeatureNotSupportedError, Wal2LakeError
 from wal2lake.sql.query.translate import BoundParameter
+from wal2lake.sql.query.values.moments import parse_moment
 from wal2lake.sql.sysviews import SystemCatalog, is_system_query
 from wal2lake.testing.postgres import PostgresServer
 
 QUERIES = (
+    "select '2024-07-01 12:00 CET'::timestamptz from pg_class limit 1",
+    "select '2024-07-01 12:00 WET'::timestamptz from pg_class limit 1",
+    "select '2024-07-01 12:00 Japan'::timestamptz from pg_class limit 1",
+    "select '2024-07-01 12:00 CET'::timestamp from pg_class limit 1",
+    "select '2024-07-01 12:00 MSK'::timestamp from pg_class limit 1",
+    "select '2024-07-01 12:00 Mars'::timestamptz from pg_class limit 1",
+    "select '2024-07-01 12:00 Mars'::timestamp from pg_class limit 1",
+    "select '2024-07-01 12:00 Mars/North'::timestamptz from pg_class limit 1",
     "select floor(1.5), ceil(1.2), ceiling(1.7) from pg_class limit 1",
     "select floor(-1.5), ceil(-1.5), floor(2), ceil(2)",
     "select floor('a'::text) from pg_class limit 1",
@@ -568,6 +577,31 @@ def test_a_time_zone_counts_in_constants_and_casts(
     assert expected is not None
     asking = session(TimeZone="Europe/Berlin")
     assert catalog.query(sql, (), asking)[1] == [(expected.decode(),)]
+
+
+def test_an_abbreviation_in_a_constant_is_that_of_postgresql(
+    catalog: SystemCatalog, conninfo: str
+) -> None:
+    """Also CET, EET, MET and WET, which as names of zones have a summer time."""
+    sql = "select extract(epoch from '2024-{}-01 12:00 {}'::timestamptz)::bigint"
+    asked = [(month, "Europe/Berlin") for month in ("07", "01")]
+    with psycopg.connect(conninfo) as server:
+        server.execute("set timezone = 'UTC'")
+        names = server.execute("select abbrev from pg_timezone_abbrevs").fetchall()
+        asked += [(month, name) for (name,) in names for month in ("07", "01")]
+        wanted = {each: server.execute(sql.format(*each)).fetchone() for each in asked}
+    refused = set()
+    for (month, name), expected in wanted.items():
+        try:
+            number = parse_moment(f"2024-{month}-01 12:00 {name}", 1184, "UTC")
+        except FeatureNotSupportedError:
+            refused.add(name)
+            continue
+        assert (number // 1_000_000,) == expected, (month, name)
+    # Their offset depends on the year.
+    assert not refused & {"CET", "EET", "MET", "WET", "CEST", "EST", "PDT", "IST"}
+    assert "MSK" in refused
+    assert len(refused) < 60
 
 
 @pytest.mark.parametrize("value", ["7", "relname", None])

@@ -1,9 +1,9 @@
-"""Zones that an expression names, as behind AT TIME ZONE: ``expression_zone``.
+"""Zones that an expression or a constant names: ``expression_zone``, ``constant_zone``.
 
-Comes in: a text, and the session's zone. Goes out: the zone. An expression knows abbreviations
-before names, so ``'CET'`` has no summer time there. An abbreviation of the session's own zone has
-the meaning that it has there; if that may differ from the list, or if the list takes the offset
-from the history of a place, it is refused.
+Comes in: a text, as behind AT TIME ZONE or in ``'2024-07-01 12:00 CET'``, and the session's zone.
+Goes out: the zone. Both know abbreviations before names, so ``'CET'`` has no summer time there. An
+abbreviation of the session's own zone has the meaning that it has there; if that may differ from
+the list, or if the list takes the offset from the history of a place, it is refused.
 
 Source: DecodeTimezoneName() and DecodeTimezoneAbbrev() in datetime.c; timezonesets/Default.
 """
@@ -78,6 +78,12 @@ _YEARS: Final = range(1900, 2038)
 """The zone database has no abbreviations before, and repeats the rules after."""
 
 
+_OFFSET: Final = re.compile(r"([+-])(\d\d?):?(\d\d)?:?(\d\d)?\Z")
+
+_MOST_HOURS: Final = 16
+"""MAX_TZDISP_HOUR, exclusive."""
+
+
 def expression_zone(text: str, session: str) -> tuple[str, tzinfo]:
     """Return the zone of a text: (its name, the zone). ``session``: the session's TimeZone.
 
@@ -99,6 +105,35 @@ def expression_zone(text: str, session: str) -> tuple[str, tzinfo]:
     if zone is None:
         raise UsageError(f'time zone "{text}" not recognized')
     return zone
+
+
+def constant_zone(text: str, session: str) -> tzinfo | None:
+    """Return the zone that a timestamp's text names; None if a word means nothing.
+
+    Raises 22023 if a name with other characters means nothing, else as ``expression_zone``."""
+    try:
+        return expression_zone(text, session)[1]
+    except FeatureNotSupportedError:
+        raise
+    except UsageError:
+        if text.isalpha():
+            return None
+        # ParseDateTime() makes such names lower-case.
+        raise UsageError(f'time zone "{text.lower()}" not recognized') from None
+
+
+def offset_zone(text: str, whole_text: str) -> tzinfo:
+    """Return the zone of an offset or of Z in a constant, which an error quotes."""
+    offset = _OFFSET.match(text)
+    if offset is None:
+        return UTC
+    parts = [int(p or 0) for p in offset.groups()[1:]]
+    if parts[0] >= _MOST_HOURS or max(parts) > 59:
+        raise UsageError(
+            f'time zone displacement out of range: "{whole_text}"', sqlstate="22009"
+        )
+    seconds = parts[0] * 3600 + parts[1] * 60 + parts[2]
+    return timezone(timedelta(seconds=seconds if offset[1] == "+" else -seconds))
 
 
 def interval_zone(text: str) -> tuple[str, tzinfo]:

@@ -9,8 +9,9 @@ truncating a timestamptz to its day, shifts the value to local time and back.
 An infinity is stored as the greatest or least number (``pgtypes.moments``). An expression that
 computes with a date or time checks for infinities first, unless its operand is a finite constant.
 
-Constants may be ISO 8601 dates of any year, times with or without seconds, and zones as offsets or
-names. Other spellings that PostgreSQL reads (``Jan 1 2024``, ``now``, ``yesterday``) are refused.
+Constants may be ISO 8601 dates of any year, times with or without seconds, and zones as offsets,
+abbreviations or names. Other spellings that PostgreSQL reads (``Jan 1 2024``, ``now``,
+``yesterday``) are refused.
 
 Sources: PostgreSQL manual 8.5 and 9.9; src/backend/utils/adt/timestamp.c.
 """
@@ -24,7 +25,8 @@ from typing import Final
 import pyarrow as pa
 from sqlglot import exp
 
-from wal2lake.errors import UsageError, Wal2LakeError
+from wal2lake.errors import FeatureNotSupportedError, UsageError, Wal2LakeError
+from wal2lake.pgtypes.abbreviations import constant_zone, offset_zone
 from wal2lake.pgtypes.encode.interval import interval_of
 from wal2lake.pgtypes.moments import (
     DAY_MICROSECONDS,
@@ -57,8 +59,6 @@ _MOMENT = re.compile(
     re.IGNORECASE,
 )
 _ZONED = re.compile(rf"(.*?)\s*(Z|[+-]{_DIGITS})\Z", re.IGNORECASE | re.DOTALL)
-_OFFSET = re.compile(r"([+-])(\d\d?):?(\d\d)?:?(\d\d)?\Z")
-_ZONE_HOURS: Final = 16
 
 _NO_OFFSET: Final = timedelta(0)
 
@@ -69,7 +69,7 @@ def parse_time(text: str) -> str:
     """The canonical text of a time; a zone is checked and ignored."""
     zoned = _ZONED.match(text.strip())
     if zoned is not None:
-        _zone(zoned[2], text)
+        offset_zone(zoned[2], text)
     return _time_of_day(text.strip() if zoned is None else zoned[1], "time", text)
 
 
@@ -81,8 +81,8 @@ def parse_timetz(text: str, zone: str) -> str:
     zoned = _ZONED.match(text.strip())
     bare = text.strip() if zoned is None else zoned[1]
     clock = _time_of_day(bare, "time with time zone", text)
-    offset_zone = zone_for(zone)[1] if zoned is None else _zone(zoned[2], text)
-    seconds = int((datetime.now(offset_zone).utcoffset() or _NO_OFFSET).total_seconds())
+    place = zone_for(zone)[1] if zoned is None else offset_zone(zoned[2], text)
+    seconds = int((datetime.now(place).utcoffset() or _NO_OFFSET).total_seconds())
     sign = "-" if seconds < 0 else "+"
     hours, remainder = divmod(abs(seconds), 3600)
     minutes, seconds = divmod(remainder, 60)
@@ -123,9 +123,9 @@ def parse_moment(text: str, oid: int, zone: str) -> int:
         raise _unreadable(plain(oid).name, text)
     day = _day(match[1], era, text)
     named = match[3] or match[4] or match[5]
-    offset_zone = None
-    if named is not None and (oid == t.TIMESTAMPTZ or named[0] in "+-"):
-        offset_zone = _zone(named, text)
+    place = None
+    if named is not None:
+        place = _named(named, text, oid, zone)
     if oid == t.DATE:
         if not FIRST_DAY <= day <= LAST_DAY:
             raise UsageError(f'date out of range: "{text}"', sqlstate="22008")
@@ -139,7 +139,7 @@ def parse_moment(text: str, oid: int, zone: str) -> int:
             raise _out_of_range(text)
         number += ((hours * 60 + minutes) * 60 + seconds) * 1_000_000 + micros
     if oid == t.TIMESTAMPTZ:
-        number -= _offset(number, offset_zone or zone_for(zone)[1]) * 1_000_000
+        number -= _offset(number, place or zone_for(zone)[1]) * 1_000_000
     if not FIRST_MICROSECOND <= number <= LAST_MICROSECOND:
         raise UsageError(f'timestamp out of range: "{text}"', sqlstate="22008")
     return number
@@ -207,25 +207,31 @@ def _clock(match: re.Match[str]) -> tuple[int, int, int, int]:
     return int(match[1]), int(match[2]), int(match[3] or 0), micros
 
 
-def _zone(text: str, whole_text: str) -> tzinfo:
-    offset = _OFFSET.match(text)
-    if offset is not None:
-        parts = [int(p or 0) for p in offset.groups()[1:]]
-        if parts[0] >= _ZONE_HOURS or max(parts) > 59:
-            raise UsageError(
-                f'time zone displacement out of range: "{whole_text}"', sqlstate="22009"
-            )
-        seconds = parts[0] * 3600 + parts[1] * 60 + parts[2]
-        return timezone(timedelta(seconds=seconds if offset[1] == "+" else -seconds))
-    return UTC if text.lower() == "z" else zone_for(text)[1]
+def _named(text: str, whole_text: str, oid: int, session: str) -> tzinfo | None:
+    """Return the zone that a constant names; None if its type ignores what is not supported."""
+    if text[0] in "+-" or text.lower() == "z":
+        return offset_zone(text, whole_text)
+    try:
+        zone = constant_zone(text, session)
+    except FeatureNotSupportedError:
+        if oid == t.TIMESTAMPTZ:
+            raise
+        return None
+    if zone is None:
+        raise _invalid(plain(oid).name, whole_text)
+    return zone
 
 
 def _unreadable(name: str, text: str) -> Wal2LakeError:
     if not re.search(r"\d", text) and not re.search(r"[a-z]{3}", text, re.IGNORECASE):
-        return UsageError(
-            f'invalid input syntax for type {name}: "{text}"', sqlstate="22007"
-        )
+        return _invalid(name, text)
     return t.refuse(f'the {name} constant "{text}"', _HINT)
+
+
+def _invalid(name: str, text: str) -> UsageError:
+    short = name.removesuffix(" without time zone")
+    message = f'invalid input syntax for type {short}: "{text}"'
+    return UsageError(message, sqlstate="22007")
 
 
 def _out_of_range(text: str) -> UsageError:
