@@ -62,6 +62,10 @@ class UnityServer:
         self.wrong: list[str] = []
         """Violations of the description."""
         self.asked: list[str] = []
+        self.forbidden: set[str] = set()
+        """Full names of tables that nobody is allowed to see."""
+        self.refused_columns: set[str] = set()
+        """Names of columns that no table may have."""
         served = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -137,12 +141,16 @@ class UnityServer:
         return _made(self.schemas, f"{self.catalog}.{body['name']}", body, "SCHEMA")
 
     def _getTable(self, name: str) -> tuple[int, Any]:  # noqa: N802
+        if name in self.forbidden:
+            return 403, _error("PERMISSION_DENIED", "no such right")
         return _found(self.tables, name, "TABLE")
 
     def _createTable(self, body: dict[str, Any]) -> tuple[int, Any]:  # noqa: N802
         schema = f"{body['catalog_name']}.{body['schema_name']}"
         if schema not in self.schemas:
             return 404, _error("SCHEMA_NOT_FOUND", "no such schema")
+        if self.refused_columns & {column["name"] for column in body["columns"]}:
+            return 400, _error("INVALID_ARGUMENT", "no such column, please")
         return _made(self.tables, f"{schema}.{body['name']}", body, "TABLE")
 
     def _deleteTable(self, name: str) -> tuple[int, Any]:  # noqa: N802

@@ -201,12 +201,13 @@ def test_errors_of_glue_are_of_one_entry_or_of_all(
         CatalogUnavailable, match="could not reach the glue catalog: no"
     ):
         find(coded("ThrottlingException"))
-    for error in (coded("AccessDeniedException"), NoCredentialsError()):
+    for error in (coded("ExpiredTokenException"), NoCredentialsError()):
         with pytest.raises(CatalogUnavailable, match="has refused the node") as caught:
             find(error)
-        assert caught.value.hint == (
-            "Check the credentials of [catalog], and that they may create and alter tables."
-        )
+        assert caught.value.hint == "Check the credentials of [catalog]."
+    with pytest.raises(EntryRefused, match="does not allow the node to") as denied:
+        find(coded("AccessDeniedException"))
+    assert denied.value.sqlstate == "42501"
     with pytest.raises(EntryRefused, match="has refused an entry: no") as refused:
         find(coded("InvalidInputException"))
     assert refused.value.hint == (
@@ -214,6 +215,44 @@ def test_errors_of_glue_are_of_one_entry_or_of_all(
     )
     with pytest.raises(EntryRefused, match="has changed in the glue catalog"):
         find(coded("ConcurrentModificationException"))
+
+
+def test_one_client_serves_all_requests(
+    options: CatalogOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, session = [], boto3.session.Session
+
+    def counted(**parameters: Any) -> Any:
+        made.append(parameters)
+        return session(**parameters)
+
+    monkeypatch.setattr(boto3.session, "Session", counted)
+    glue = GlueCatalog(options)
+    for name in ("a", "b", "c"):
+        assert glue.find(EntryName("nowhere", name)) is None
+    assert len(made) == 1
+    glue.close()
+
+
+def test_comments_that_others_have_given_to_columns_stay(
+    glue: GlueCatalog, client: Any
+) -> None:
+    wanted = entry("commented")
+    glue.create(wanted)
+    table = client.get_table(DatabaseName="glued", Name="commented")["Table"]
+    given = {k: table[k] for k in ("Name", "TableType", "Parameters")}
+    storage = table["StorageDescriptor"]
+    storage["Columns"][0]["Comment"] = "of the town"
+    client.update_table(
+        DatabaseName="glued", TableInput={**given, "StorageDescriptor": storage}
+    )
+    found = glue.find(wanted.name)
+    assert found is not None
+    glue.change(entry("commented", *FIELDS, FieldSpec("extra", "date")), found)
+    table = client.get_table(DatabaseName="glued", Name="commented")["Table"]
+    columns = table["StorageDescriptor"]["Columns"]
+    assert columns[0] == {"Name": "id", "Type": "bigint", "Comment": "of the town"}
+    assert "Comment" not in columns[-1]
 
 
 def test_boto3_is_asked_for_if_it_is_missing(

@@ -141,6 +141,8 @@ def test_a_server_that_is_gone_is_unavailable(options: CatalogOptions) -> None:
         (503, b"<html>", "503 Service Unavailable"),
         (429, b'{"message": "slowly"}', "slowly"),
         (200, b"<html>", "its answer is not JSON"),
+        (200, b"[1]", "its answer is not a JSON object"),
+        (404, b"<html>", "404 Not Found"),
     ],
 )
 def test_an_answer_of_something_else_is_unavailable(
@@ -163,6 +165,122 @@ def test_an_answer_of_something_else_is_unavailable(
         with pytest.raises(CatalogUnavailable, match=words):
             UnityCatalog(replace(options, uri=uri)).find(entry("towns").name)
         thread.join()
+
+
+def test_a_redirect_takes_the_token_nowhere(options: CatalogOptions) -> None:
+    seen: list[str | None] = []
+
+    class Elsewhere(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            seen.append(self.headers.get("Authorization"))
+            self.send_error(404)
+
+        def log_message(self, format: str, *arguments: object) -> None:
+            return
+
+    with HTTPServer(("127.0.0.1", 0), Elsewhere) as other:
+        target = f"http://127.0.0.1:{other.server_address[1]}/"
+
+        class Redirecting(Elsewhere):
+            def do_GET(self) -> None:
+                self.send_response(307)
+                self.send_header("Location", target)
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+
+        with HTTPServer(("127.0.0.1", 0), Redirecting) as first:
+            threads = [
+                threading.Thread(target=each.serve_forever) for each in (other, first)
+            ]
+            for thread in threads:
+                thread.start()
+            uri = f"http://127.0.0.1:{first.server_address[1]}"
+            try:
+                with pytest.raises(CatalogUnavailable, match="redirects to another"):
+                    UnityCatalog(replace(options, uri=uri)).find(entry("towns").name)
+            finally:
+                first.shutdown()
+                other.shutdown()
+                for thread in threads:
+                    thread.join()
+    assert seen == []
+
+
+def test_a_table_that_is_not_allowed_is_refused_alone(
+    server: UnityServer, options: CatalogOptions
+) -> None:
+    unity = UnityCatalog(options)
+    server.forbidden.add("lake.public.towns")
+    with pytest.raises(EntryRefused, match="does not allow the node to") as caught:
+        unity.find(entry("towns").name)
+    assert caught.value.sqlstate == "42501"
+    assert caught.value.hint == (
+        "Grant the rights in the catalog; SELECT pg_reload_conf() tries at once."
+    )
+    unity.create(entry("lakes"))
+    assert list(server.tables) == ["lake.public.lakes"]
+
+
+def test_an_entry_that_a_server_writes_otherwise_is_kept(
+    server: UnityServer, options: CatalogOptions
+) -> None:
+    """Removing it and making it again would lose what was granted on it."""
+    unity, wanted = UnityCatalog(options), entry("towns")
+    unity.create(wanted)
+    words = {"bigint": "LONG", "array<string>": "array< string >"}
+    for column in server.tables["lake.public.towns"]["columns"]:
+        column["name"] = column["name"].lower()
+        column["type_text"] = words.get(column["type_text"], column["type_text"])
+    found = unity.find(wanted.name)
+    assert step_for(unity, wanted, found, ()) is EntryStep.KEEP
+    for fields in ((FieldSpec("Id", "int"), *FIELDS[1:]), FIELDS[:3]):
+        other = entry("towns", *fields)
+        assert step_for(unity, other, found, ()) is EntryStep.CHANGE
+
+
+def test_an_entry_comes_back_if_the_new_one_is_refused(
+    server: UnityServer, options: CatalogOptions
+) -> None:
+    unity = UnityCatalog(options)
+    unity.create(entry("towns"))
+    table = server.tables["lake.public.towns"]
+    table["comment"] = "all towns"
+    table["columns"][0]["comment"] = "of the town"
+    before = json.loads(json.dumps(table))
+    found = unity.find(entry("towns").name)
+    assert found is not None
+    server.refused_columns.add("extra")
+    changed = entry("towns", *FIELDS, FieldSpec("extra", "date"))
+    with pytest.raises(EntryRefused, match="no such column, please"):
+        unity.change(changed, found)
+    assert server.tables["lake.public.towns"] == before
+    server.refused_columns.clear()
+    unity.change(changed, found)
+    table = server.tables["lake.public.towns"]
+    assert [c.get("comment") for c in table["columns"]] == ["of the town", *[None] * 4]
+
+
+def test_what_a_command_prints_must_be_a_token(options: CatalogOptions) -> None:
+    for command in ("true", "echo a b", "printf 'the\\nsecret'"):
+        unity = UnityCatalog(replace(options, token="", command=command))
+        with pytest.raises(CatalogUnavailable, match="its output is not a token"):
+            unity.find(entry("towns").name)
+
+
+def test_an_old_token_is_replaced_before_a_table_is_refused(
+    server: UnityServer,
+    options: CatalogOptions,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "token").write_text("the-secret")
+    command = f"cat {tmp_path}/token"
+    unity = UnityCatalog(replace(options, token="", command=command))
+    assert unity.find(entry("towns").name) is None
+    server.token = "another"
+    (tmp_path / "token").write_text("another")
+    monkeypatch.setattr("wal2lake.lake.catalogs.unity._TOKEN_SECONDS", 0.0)
+    assert unity.find(entry("towns").name) is None
 
 
 @pytest.mark.parametrize(

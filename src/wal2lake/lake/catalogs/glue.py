@@ -21,6 +21,7 @@ from wal2lake.errors import FeatureNotSupportedError, words_of
 from wal2lake.lake.catalogs.entries import NODE, hive_properties
 from wal2lake.lake.catalogs.options import (
     CatalogOptions,
+    denied,
     failed_command,
     not_let_in,
     unreachable,
@@ -53,8 +54,6 @@ _EXISTS: Final = "AlreadyExistsException"
 _CHANGED: Final = ("ConcurrentModificationException", "VersionMismatchException")
 
 _CREDENTIALS: Final = (
-    "AccessDenied",
-    "AccessDeniedException",
     "ExpiredToken",
     "ExpiredTokenException",
     "IncompleteSignatureException",
@@ -63,7 +62,10 @@ _CREDENTIALS: Final = (
     "MissingAuthenticationToken",
     "UnrecognizedClientException",
 )
-"""Errors of credentials, and of rights that they lack."""
+"""Errors of credentials."""
+
+_DENIED: Final = ("AccessDenied", "AccessDeniedException")
+"""Errors of rights, which credentials may have for one table and not for another."""
 
 _ITS_OWN: Final = (
     "InvalidInputException",
@@ -100,7 +102,7 @@ class GlueCatalog:
             retries={"total_max_attempts": 2},
         )
         self._command = CommandCredentials(options.command) if options.command else None
-        self._used: object = None
+        self._used: tuple[str | None, ...] = ()
         self._client: Any = None
         self._scope = {"CatalogId": options.name} if options.name else {}
 
@@ -186,14 +188,17 @@ class GlueCatalog:
             raise failed_command(error) from None
 
     def _connected(self) -> Any:
-        keys = None if self._command is None else self._command()
-        if self._client is None or keys is not self._used:
+        known = {} if self._command is None else self._command()
+        # Each call of the command's credentials makes another dict, with another end.
+        keys = tuple(
+            known.get(name) for name in ("access_key_id", "secret_access_key", "token")
+        )
+        if self._client is None or keys != self._used:
             self.close()
-            known: dict[str, Any] = keys or {}
             session = self._boto3.session.Session(
-                aws_access_key_id=known.get("access_key_id"),
-                aws_secret_access_key=known.get("secret_access_key"),
-                aws_session_token=known.get("token"),
+                aws_access_key_id=keys[0],
+                aws_secret_access_key=keys[1],
+                aws_session_token=keys[2],
             )
             self._client = session.client(
                 "glue",
@@ -208,6 +213,8 @@ class GlueCatalog:
         said = error.response.get("Error", {}).get("Message") or code
         if code in _CREDENTIALS:
             return not_let_in("glue", said)
+        if code in _DENIED:
+            return denied("glue", said)
         if code not in _ITS_OWN:
             return unreachable("glue", said)
         if code in (*_CHANGED, _EXISTS):
@@ -230,6 +237,11 @@ def _columns(entry: CatalogEntry) -> tuple[tuple[str, str], ...]:
 def _table_input(entry: CatalogEntry, before: dict[str, Any]) -> dict[str, Any]:
     """Return the table's definition, with what others have added to the one before."""
     kept = {k: before[k] for k in ("Description", "Owner") if before.get(k)}
+    comments = {
+        column["Name"]: {"Comment": column["Comment"]}
+        for column in (before.get("StorageDescriptor") or {}).get("Columns") or ()
+        if column.get("Comment")
+    }
     return {
         **kept,
         "Name": entry.name.table,
@@ -237,7 +249,10 @@ def _table_input(entry: CatalogEntry, before: dict[str, Any]) -> dict[str, Any]:
         "Parameters": {**(before.get("Parameters") or {}), **hive_properties(entry)},
         "PartitionKeys": [],
         "StorageDescriptor": {
-            "Columns": [{"Name": n, "Type": t} for n, t in _columns(entry)],
+            "Columns": [
+                {"Name": name, "Type": kind, **comments.get(name, {})}
+                for name, kind in _columns(entry)
+            ],
             "Location": entry.location,
             **_STORAGE,
             "SerdeInfo": {

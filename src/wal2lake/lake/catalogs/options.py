@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from wal2lake.lake.catalogs.port import CatalogUnavailable
+from wal2lake.lake.catalogs.port import CatalogUnavailable, EntryRefused
 from wal2lake.lake.store.access.command import CredentialsCommandFailed
 from wal2lake.settings import CatalogSettings
 
@@ -49,11 +49,20 @@ def unreachable(kind: str, reason: str) -> CatalogUnavailable:
 
 
 def not_let_in(kind: str, reason: str) -> CatalogUnavailable:
-    """Return the error for a catalog that does not know the node, or allows it too little."""
+    """Return the error for a catalog that does not know the node."""
     return CatalogUnavailable(
         f"the {kind} catalog has refused the node: {reason}",
         sqlstate="28000",
-        hint="Check the credentials of [catalog], and that they may create and alter tables.",
+        hint="Check the credentials of [catalog].",
+    )
+
+
+def denied(kind: str, reason: str) -> EntryRefused:
+    """Return the error for rights that are missing, perhaps for one table only."""
+    return EntryRefused(
+        f"the {kind} catalog does not allow the node to register a table: {reason}",
+        sqlstate="42501",
+        hint="Grant the rights in the catalog; SELECT pg_reload_conf() tries at once.",
     )
 
 
