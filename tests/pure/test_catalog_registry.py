@@ -28,6 +28,7 @@ from wal2lake.lake.catalogs import (
     TABLE,
     CatalogEntry,
     CatalogUnavailable,
+    EntryChanged,
     EntryName,
     EntryRefused,
     FoundEntry,
@@ -46,6 +47,8 @@ class MemoryCatalog:
     entries: dict[EntryName, FoundEntry] = field(default_factory=dict)
     down: bool = False
     refused: set[str] = field(default_factory=set)
+    changing: bool = False
+    """Others change each entry while it is being changed."""
     asked: int = 0
     lost: bool = False
     """The next change is made, and its answer is lost."""
@@ -85,6 +88,8 @@ class MemoryCatalog:
             raise CatalogUnavailable("connection refused", hint="Start it.")
         if name.table in self.refused:
             raise EntryRefused("no such name, please")
+        if self.changing:
+            raise EntryChanged("it has changed")
 
 
 def _found(entry: CatalogEntry) -> FoundEntry:
@@ -107,6 +112,7 @@ class World:
         self.tables = self
         self.now = 1000.0
         self.oid = 20000
+        self.logs_read = 0
         self.start()
 
     def start(self) -> None:
@@ -118,6 +124,7 @@ class World:
         )
 
     def state(self, location: str) -> Any:
+        self.logs_read += 1
         if location not in self.columns:
             raise UndefinedObjectError("no table", sqlstate="42P01")
         fields = tuple(FieldSpec(name, "int") for name in self.columns[location])
@@ -236,6 +243,65 @@ def test_attempts_at_a_catalog_that_is_down_become_rare(tmp_path: Path) -> None:
         world.round(5)
     assert 8 < world.others.asked < 25
     world.others.down = False
+    world.worker.reload(world.settings)
+    world.round()
+    assert world.state_of("public.towns") is EntryState.REGISTERED
+
+
+def test_no_log_is_read_in_vain_while_the_catalog_is_down(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    for name in ("towns", "lakes", "roads"):
+        world.table(name)
+    world.others.down = True
+    for _ in range(100):
+        world.round(5)
+    assert world.logs_read == 3
+    for _ in range(30):
+        world.round(5)
+    assert world.logs_read == 6, "once for each interval of sweeps"
+
+
+def test_an_entry_that_cannot_be_removed_waits_for_the_sweep(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    towns = world.table("towns")
+    world.round()
+    world.drop(towns)
+    world.others.refused = {"towns"}
+    world.round()
+    assert world.state_of("public.towns") is EntryState.LEAVING
+    asked = world.others.asked
+    for _ in range(20):
+        world.round()
+    assert world.others.asked == asked
+    world.others.refused = set()
+    world.round(600)
+    assert world.shown() == {}
+
+
+def test_an_entry_that_others_keep_changing_is_not_tried_for_ever(
+    tmp_path: Path,
+) -> None:
+    world = World(tmp_path)
+    world.table("towns")
+    world.others.changing = True
+    for _ in range(50):
+        world.round()
+    assert world.others.asked == 3
+    assert world.state_of("public.towns") is EntryState.PENDING
+    world.others.changing = False
+    world.round(600)
+    assert world.state_of("public.towns") is EntryState.REGISTERED
+
+
+def test_a_reload_tries_what_was_refused(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.table("towns")
+    world.others.refused = {"towns"}
+    world.round()
+    assert world.state_of("public.towns") is EntryState.REFUSED
+    world.others.refused = set()
+    world.round()
+    assert world.state_of("public.towns") is EntryState.REFUSED
     world.worker.reload(world.settings)
     world.round()
     assert world.state_of("public.towns") is EntryState.REGISTERED

@@ -9,7 +9,8 @@ what is registered now. Called by ``worker``.
 Entries of tables that are gone come first, so that a new table can have the name. A catalog that
 does not answer ends the round: all that is left is pending. An entry that the catalog refuses, or
 whose name belongs to others, holds up no other one; it is tried again in each sweep, or when its
-table changes.
+table changes. The same holds for an entry that cannot be removed, and after some attempts for one
+that changes while it is being changed.
 """
 
 from __future__ import annotations
@@ -41,6 +42,9 @@ from wal2lake.lake.catalogs import (
 _DONE: Final = (EntryState.REGISTERED, EntryState.CONFLICT, EntryState.REFUSED)
 """States in which nothing is due before the table changes or a sweep comes."""
 
+_MOST_TRIES: Final = 3
+"""Attempts at an entry that others change meanwhile, before it waits for the sweep. A guess."""
+
 _DUPLICATE: Final = "42710"
 
 _TAKEN: Final = (
@@ -57,30 +61,41 @@ class Registry:
         node: int,
         tables: Mapping[str, RegisteredTable],
         check: Callable[[], None] = lambda: None,
+        tries: dict[str, int] | None = None,
     ) -> None:
-        """``node``: its system identifier. ``check``: raises when the work must end."""
+        """``node``: its system identifier. ``check``: raises when the work must end. ``tries``:
+        failed attempts since the last sweep, by table, which are noted there."""
         self._node = node
         self.tables = dict(tables)
         self._check = check
+        self._tries = {} if tries is None else tries
 
     @property
     def is_behind(self) -> bool:
         """Whether the catalog has to be told something."""
-        return any(table.state not in _DONE for table in self.tables.values())
+        return any(self._is_due(table) for table in self.tables.values())
+
+    def _is_due(self, table: RegisteredTable) -> bool:
+        """Whether an entry is to be made right before the next sweep."""
+        tries = self._tries.get(table.qualified, 0)
+        return table.state not in _DONE and tries < _MOST_TRIES
 
     def note(self, wanted: Mapping[str, CatalogEntry | None]) -> None:
         """Note which tables the catalog does not show as they are. To be saved before ``follow``:
         an entry that a crash leaves is known then."""
         for name, table in list(self.tables.items()):
             if name not in wanted and table.state is not EntryState.LEAVING:
+                self._tries.pop(name, None)
                 self._now(table, EntryState.LEAVING)
         for name, entry in wanted.items():
             if entry is None:
                 continue
             digest, known = _digest(entry), self.tables.get(name)
             if known is None or known.state is EntryState.LEAVING:
+                self._tries.pop(name, None)
                 self.tables[name] = _new(entry, digest)
             elif known.digest != digest:
+                self._tries.pop(name, None)
                 self._now(replace(known, digest=digest), EntryState.PENDING)
 
     def follow(
@@ -93,16 +108,18 @@ class Registry:
         """Make the catalog show what is wanted and was noted. ``sweep``: look at each entry.
 
         Raises CatalogUnavailable after it has noted what is left."""
+        if sweep:
+            self._tries.clear()
         try:
             for table in list(self.tables.values()):
-                if table.state is EntryState.LEAVING:
+                if table.state is EntryState.LEAVING and self._is_due(table):
                     self._check()
                     self._end(catalog, table)
             for name, entry in wanted.items():
                 if entry is None:
                     continue
                 table = self.tables[name]
-                if sweep or table.state is EntryState.PENDING:
+                if sweep or self._is_due(table):
                     self._check()
                     show = partial(self._show, catalog, table, entry, wanted)
                     self._try(table, show)
@@ -112,8 +129,8 @@ class Registry:
 
     def fail(self, error: Wal2LakeError) -> None:
         """Note why the catalog is behind."""
-        for table in self.tables.values():
-            if table.state not in _DONE:
+        for table in list(self.tables.values()):
+            if self._is_due(table):
                 self._now(table, table.state, error)
 
     def _show(
@@ -151,6 +168,9 @@ class Registry:
             work()
         except EntryRefused as error:
             leaving = table.state is EntryState.LEAVING
+            again = error.retry is Retry.LATER
+            tries = self._tries.get(table.qualified, 0) + 1
+            self._tries[table.qualified] = tries if again else _MOST_TRIES
             state = EntryState.LEAVING if leaving else _state_after(error)
             self._now(table, state, error)
 

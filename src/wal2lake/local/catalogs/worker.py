@@ -16,13 +16,13 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
 
 from wal2lake.catalog import RegisteredTables, read_registered, write_registered
 from wal2lake.errors import Wal2LakeError
-from wal2lake.lake.catalogs import CatalogUnavailable, ExternalCatalog
+from wal2lake.lake.catalogs import CatalogEntry, CatalogUnavailable, ExternalCatalog
 from wal2lake.local.catalogs.registry import Registry
 from wal2lake.local.catalogs.wanted import WantedEntries
 from wal2lake.local.concurrency.rounds import Rounds
@@ -57,7 +57,9 @@ class CatalogWorker:
         self._saved = read_registered(self._path)
         self._client: ExternalCatalog | None = None
         self._client_for: CatalogSettings | None = None
-        self._sweep_at = self._retry_at = 0.0
+        self._sweep_at = self._retry_at = self._read_at = 0.0
+        self._sweep_now = False
+        self._tries: dict[str, int] = {}
         self._pause = _FIRST_SECONDS
         self._repeated = RepeatedErrors()
         self._log = get_logger().bind(worker="catalog")
@@ -74,8 +76,8 @@ class CatalogWorker:
         self._rounds.stop()
 
     def reload(self, settings: Settings) -> None:
-        """Look at the settings, which the node has already, at once."""
-        self._retry_at = 0.0
+        """Look at the settings, which the node has already, at once, and at each entry."""
+        self._sweep_now = True
         self._rounds.hurry()
 
     def round(self) -> None:
@@ -85,16 +87,20 @@ class CatalogWorker:
             self._begin(settings)
         if settings.type == "none":
             return
+        if self._sweep_now:
+            self._sweep_now, self._sweep_at, self._retry_at = False, 0.0, 0.0
         sweep = now >= self._sweep_at
-        wanted = self._wanted.read(anew=sweep)
+        wanted = self._read(now)
         registry = Registry(
-            self._node.catalog.system_identifier, self._saved.tables, self._rounds.check
+            self._node.catalog.system_identifier,
+            self._saved.tables,
+            self._rounds.check,
+            self._tries,
         )
         registry.note(wanted)
-        if now < self._retry_at or not (sweep or registry.is_behind):
-            self._save(registry)
-            return
         self._save(registry)
+        if now < self._retry_at or not (sweep or registry.is_behind):
+            return
         try:
             registry.follow(self._catalog(settings), wanted, sweep=sweep)
         except Wal2LakeError as error:
@@ -105,6 +111,14 @@ class CatalogWorker:
         finally:
             self._save(registry)
 
+    def _read(self, now: float) -> Mapping[str, CatalogEntry | None]:
+        """Return the entries. All logs are read as often as a sweep comes, also if the catalog
+        is down, when a sweep is due in each round."""
+        anew = now >= self._read_at
+        if anew:
+            self._read_at = now + self._settings.sweep_interval_ms / 1000
+        return self._wanted.read(anew=anew)
+
     @property
     def _settings(self) -> CatalogSettings:
         return self._node.settings.catalog
@@ -114,7 +128,8 @@ class CatalogWorker:
         if self._client is not None:
             self._client.close()
         self._client, self._client_for = None, settings
-        self._sweep_at = self._retry_at = 0.0
+        self._sweep_at = self._retry_at = self._read_at = 0.0
+        self._tries.clear()
         self._pause = _FIRST_SECONDS
         if settings.target != self._saved.target:
             self._write(RegisteredTables(settings.target, settings.shown))
