@@ -10,8 +10,12 @@ from hypothesis import strategies as st
 
 from wal2lake.door.session.commands import (
     Acknowledge,
+    CloseCursor,
     Deallocate,
+    DeclareCursor,
     Discard,
+    Fetch,
+    FetchDirection,
     Reset,
     SetParameter,
     SetSnapshot,
@@ -106,13 +110,23 @@ BEGIN, COMMIT, ROLLBACK = (
         ("discard temporary", Discard("TEMP")),
         ("deallocate prepare all", Deallocate(None)),
         ('deallocate "_pg3_0"', Deallocate("_pg3_0")),
-        ("close all", Acknowledge("CLOSE CURSOR ALL")),
+        ("close all", CloseCursor(None)),
+        ('close "A b"', CloseCursor("A b")),
+        ("declare c cursor for values (1);", DeclareCursor("c", "values (1)", 21)),
+        (
+            "declare c scroll cursor with hold for select 1",
+            DeclareCursor("c", "select 1", 38, scroll=True, hold=True),
+        ),
+        ("fetch c", Fetch("c", FetchDirection.FORWARD, 1)),
+        ("fetch -3 in c", Fetch("c", FetchDirection.FORWARD, -3)),
+        ("fetch last from c", Fetch("c", FetchDirection.ABSOLUTE, -1)),
+        ("move backward all in c", Fetch("c", FetchDirection.BACKWARD, None, True)),
         ("unlisten *", Acknowledge("UNLISTEN")),
         ("select 1", None),
         ("settle", None),
         ("set constraints all deferred", None),
         ("prepare a as select 1", None),
-        ("close c", None),
+        ("close c", CloseCursor("c")),
     ],
 )
 def test_the_sessions_own_commands_are_recognised(sql, command):

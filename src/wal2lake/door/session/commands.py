@@ -10,7 +10,8 @@ the session's own prepared statements and portals:
     SET TRANSACTION mode, ...                 SET SESSION CHARACTERISTICS AS TRANSACTION ...
     SET TRANSACTION SNAPSHOT id
     RESET name | ALL    SHOW name | ALL       DISCARD ALL | PLANS | SEQUENCES | TEMP
-    DEALLOCATE n | ALL  CLOSE ALL             UNLISTEN ...
+    DEALLOCATE n | ALL                        UNLISTEN ...
+    DECLARE n [...] CURSOR [...] FOR query    FETCH | MOVE [...] n     CLOSE n | ALL
 
 Source: PostgreSQL manual, part VI; src/backend/parser/gram.y (VariableSetStmt,
 TransactionStmt).
@@ -24,7 +25,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from wal2lake.errors import UsageError
+from wal2lake.errors import FeatureNotSupportedError, UsageError
 from wal2lake.pgtypes.encode.interval import interval_of
 from wal2lake.pgtypes.registry.pg_type import (
     INTERVAL_FULL_PRECISION,
@@ -127,6 +128,47 @@ class Deallocate:
 
 
 @dataclass(frozen=True, slots=True)
+class DeclareCursor:
+    """DECLARE. ``query`` begins at the character ``offset`` of the statement."""
+
+    name: str
+    query: str
+    offset: int
+    scroll: bool = False
+    hold: bool = False
+
+
+class FetchDirection(Enum):
+    """The directions of FETCH and MOVE. FIRST, LAST, NEXT and PRIOR are special cases of them."""
+
+    FORWARD = "FORWARD"
+    """Rows behind the position."""
+    BACKWARD = "BACKWARD"
+    """Rows before the position, the last one first."""
+    ABSOLUTE = "ABSOLUTE"
+    """One row by its number, from the end if it is negative."""
+    RELATIVE = "RELATIVE"
+    """One row by its distance from the position."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """FETCH; with ``move``, MOVE. A ``count`` of None means ALL."""
+
+    name: str
+    direction: FetchDirection
+    count: int | None
+    move: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CloseCursor:
+    """CLOSE; ``name`` is None for ALL."""
+
+    name: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class Acknowledge:
     """A command without effect in a session, which answers with the tag only."""
 
@@ -142,6 +184,9 @@ Command = (
     | Reset
     | Discard
     | Deallocate
+    | DeclareCursor
+    | Fetch
+    | CloseCursor
     | Acknowledge
 )
 
@@ -152,7 +197,7 @@ class _NotOurs(Exception):
 
 _FIRST_WORDS: Final = re.compile(
     r"(begin|start|commit|end|rollback|abort|savepoint|release|prepare|set|reset|show"
-    r"|discard|deallocate|close|unlisten)\b",
+    r"|discard|deallocate|declare|fetch|move|close|unlisten)\b",
     re.IGNORECASE,
 )
 
@@ -428,10 +473,115 @@ def _deallocate(cursor: TokenCursor) -> Command:
     return Deallocate(None if cursor.take("all") else cursor.name())
 
 
+# -- cursors
+
+
+def _declare(cursor: TokenCursor) -> Command:
+    name = cursor.name()
+    options = _cursor_options(cursor)
+    cursor.expect("cursor")
+    hold = cursor.take("with", "hold")
+    if not hold:
+        cursor.take("without", "hold")
+    cursor.expect("for")
+    if not (cursor.token.is_word(*_QUERY_WORDS) or cursor.token.is_mark("(")):
+        raise cursor.unexpected()
+    _check_cursor_options(name, options)
+    offset = cursor.token.start
+    while not _at_end(cursor):
+        cursor.next()
+    query = cursor.text[offset : cursor.previous_end()]
+    return DeclareCursor(name, query, offset, "SCROLL" in options, hold)
+
+
+_QUERY_WORDS: Final = ("select", "with", "values", "table")
+
+
+def _cursor_options(cursor: TokenCursor) -> set[str]:
+    options = set()
+    while True:
+        if cursor.take("no", "scroll"):
+            options.add("NO SCROLL")
+            continue
+        for word in ("scroll", "binary", "insensitive", "asensitive"):
+            if cursor.take(word):
+                options.add(word.upper())
+                break
+        else:
+            return options
+
+
+def _check_cursor_options(name: str, options: set[str]) -> None:
+    for one, other in (("SCROLL", "NO SCROLL"), ("ASENSITIVE", "INSENSITIVE")):
+        if one in options and other in options:
+            raise UsageError(f"cannot specify both {one} and {other}", sqlstate="42P11")
+    if not name:
+        raise UsageError("invalid cursor name: must not be empty", sqlstate="34000")
+    if "BINARY" in options:
+        raise FeatureNotSupportedError("binary cursors are not supported")
+
+
+_ONE_ROW: Final = {
+    "next": (FetchDirection.FORWARD, 1),
+    "prior": (FetchDirection.BACKWARD, 1),
+    "first": (FetchDirection.ABSOLUTE, 1),
+    "last": (FetchDirection.ABSOLUTE, -1),
+}
+
+
+def _fetch(cursor: TokenCursor) -> Command:
+    return Fetch(*_fetched(cursor))
+
+
+def _move(cursor: TokenCursor) -> Command:
+    return Fetch(*_fetched(cursor), move=True)
+
+
+def _fetched(cursor: TokenCursor) -> tuple[str, FetchDirection, int | None]:
+    """fetch_args: a direction, and the name of the cursor."""
+    direction, count = _direction(cursor)
+    _ = cursor.take("from") or cursor.take("in")
+    return cursor.name(), direction, count
+
+
+def _direction(cursor: TokenCursor) -> tuple[FetchDirection, int | None]:
+    # A word that ends the statement is the name of the cursor.
+    if cursor.ahead(1).kind is TokenKind.END and not _is_signed(cursor):
+        return FetchDirection.FORWARD, 1
+    for word, found in _ONE_ROW.items():
+        if cursor.take(word):
+            return found
+    if cursor.take("all"):
+        return FetchDirection.FORWARD, None
+    for direction in (FetchDirection.ABSOLUTE, FetchDirection.RELATIVE):
+        if cursor.take(direction.value.lower()):
+            return direction, _signed(cursor)
+    for direction in (FetchDirection.FORWARD, FetchDirection.BACKWARD):
+        if cursor.take(direction.value.lower()):
+            if cursor.take("all"):
+                return direction, None
+            return direction, _signed(cursor) if _is_signed(cursor) else 1
+    count = _signed(cursor) if _is_signed(cursor) else 1
+    return FetchDirection.FORWARD, count
+
+
+def _is_signed(cursor: TokenCursor) -> bool:
+    token = cursor.token
+    return token.kind is TokenKind.INTEGER or token.is_mark("-") or token.is_mark("+")
+
+
+def _signed(cursor: TokenCursor) -> int:
+    """SignedIconst."""
+    sign = -1 if cursor.take_mark("-") else 1
+    if sign == 1:
+        cursor.take_mark("+")
+    if cursor.token.kind is not TokenKind.INTEGER:
+        raise cursor.unexpected()
+    return sign * int(cursor.next().value)
+
+
 def _close(cursor: TokenCursor) -> Command:
-    if not cursor.take("all"):
-        raise _NotOurs
-    return Acknowledge("CLOSE CURSOR ALL")
+    return CloseCursor(None if cursor.take("all") else cursor.name())
 
 
 def _unlisten(cursor: TokenCursor) -> Command:
@@ -455,6 +605,9 @@ _PARSERS: Final[dict[str, Callable[[TokenCursor], Command]]] = {
     "show": _show,
     "discard": _discard,
     "deallocate": _deallocate,
+    "declare": _declare,
+    "fetch": _fetch,
+    "move": _move,
     "close": _close,
     "unlisten": _unlisten,
 }

@@ -11,20 +11,35 @@ from typing import Final
 
 from wal2lake.door.session.commands import (
     Acknowledge,
+    CloseCursor,
     Command,
     Deallocate,
+    DeclareCursor,
     Discard,
+    Fetch,
     Reset,
     SetParameter,
     SetSnapshot,
     SetTransaction,
     ShowParameter,
     TransactionControl,
+    TransactionVerb,
     parse_command,
 )
-from wal2lake.door.session.prepared import PreparedStatement, StatementTable
+from wal2lake.door.session.cursors import QueryCursor
+from wal2lake.door.session.prepared import (
+    Portal,
+    PreparedStatement,
+    StatementTable,
+)
+from wal2lake.door.session.results import TEXT_IN_BINARY
 from wal2lake.door.session.transaction import SessionTransaction
-from wal2lake.errors import FeatureNotSupportedError, SqlSyntaxError, UsageError
+from wal2lake.errors import (
+    FeatureNotSupportedError,
+    InternalError,
+    SqlSyntaxError,
+    UsageError,
+)
 from wal2lake.pgtypes.keywords import quote_identifier
 from wal2lake.sql.backend import (
     Backend,
@@ -92,6 +107,8 @@ class Executor:
     ) -> PreparedStatement:
         """Prepare one statement; opens a transaction if the Backend prepares it."""
         command = parse_command(sql)
+        if isinstance(command, DeclareCursor):
+            return self._prepare_cursor(sql, command, param_oids, kind)
         if command is not None:
             if not isinstance(command, TransactionControl):
                 self._transaction.check_usable()
@@ -107,6 +124,11 @@ class Executor:
         kind: TransactionKind,
     ) -> Outcome:
         """Execute a statement that is not empty."""
+        if isinstance(statement.command, DeclareCursor):
+            return self._declare(statement, statement.command, parameters, kind)
+        if isinstance(statement.command, Fetch):
+            self._transaction.check_usable()
+            return self._fetch(statement.command, formats)
         if statement.command is not None:
             return self._run_command(statement.command)
         assert statement.prepared is not None
@@ -114,7 +136,9 @@ class Executor:
         return self._backend.execute(statement.prepared, parameters, formats)
 
     def _fields_of(self, command: Command) -> tuple[FieldDescription, ...] | None:
-        """The columns of SHOW; raises 42704, which PostgreSQL also does at Parse."""
+        """The columns of FETCH and SHOW; raises 42704, which PostgreSQL also does at Parse."""
+        if isinstance(command, Fetch):
+            return None if command.move else self._table.cursor_fields(command.name)
         if not isinstance(command, ShowParameter):
             return None
         if command.name is None:
@@ -123,9 +147,14 @@ class Executor:
 
     def _run_command(self, command: Command) -> Outcome:
         if isinstance(command, TransactionControl):
+            self._hold_cursors(command)
             tag, notices = self._transaction.control(command)
             if not self._transaction.in_block or command.chain:
                 self._table.close_portals()
+            elif command.verb is TransactionVerb.ROLLBACK_TO:
+                self._table.close_portals(self._transaction.depth)
+            elif command.verb is TransactionVerb.RELEASE:
+                self._table.release_savepoint(self._transaction.depth)
             return Outcome(tag, notices=tuple(notices))
         self._transaction.check_usable()
         match command:
@@ -145,8 +174,86 @@ class Executor:
                 return Outcome(f"DISCARD {what}")
             case Deallocate(name):
                 return self._deallocate(name)
+            case CloseCursor(name):
+                self._table.close_cursor(name)
+                return Outcome("CLOSE CURSOR ALL" if name is None else "CLOSE CURSOR")
             case Acknowledge(tag):
                 return Outcome(tag)
+        raise InternalError(f"{command} is no command of its own")
+
+    # ---- cursors ----------------------------------------------------------------------
+
+    def _prepare_cursor(
+        self,
+        sql: str,
+        command: DeclareCursor,
+        param_oids: Sequence[int],
+        kind: TransactionKind,
+    ) -> PreparedStatement:
+        self._transaction.enter(kind)
+        try:
+            query = self._backend.prepare(command.query, param_oids)
+            # The query is analysed here: an error in it is found before all others.
+            _ = query.fields
+        except SqlSyntaxError as error:
+            if error.position:
+                error.position += command.offset
+            raise
+        return PreparedStatement(sql, command, query)
+
+    def _declare(
+        self,
+        statement: PreparedStatement,
+        command: DeclareCursor,
+        parameters: Sequence[Parameter],
+        kind: TransactionKind,
+    ) -> Outcome:
+        in_block = self._transaction.in_block or kind is TransactionKind.STRING
+        if not in_block and not command.hold:
+            raise UsageError(
+                "DECLARE CURSOR can only be used in transaction blocks",
+                sqlstate="25P01",
+            )
+        assert statement.prepared is not None
+        self._transaction.enter(kind)
+        outcome = self._backend.execute(statement.prepared, parameters, ())
+        fields = outcome.fields or ()
+        cursor = QueryCursor(outcome, scroll=command.scroll)
+        formats = (Format.TEXT,) * len(fields)
+        depth = self._transaction.depth
+        portal = Portal(statement, (), formats, fields, cursor=cursor, depth=depth)
+        try:
+            self._table.open(command.name, portal)
+        except BaseException:
+            cursor.close()
+            raise
+        if not in_block:
+            self._table.hold_cursors()
+        return Outcome("DECLARE CURSOR", notices=outcome.notices)
+
+    def _fetch(self, command: Fetch, formats: Sequence[Format]) -> Outcome:
+        cursor = self._table.cursor(command.name)
+        if command.move:
+            return Outcome(f"MOVE {cursor.move(command)}")
+        fields = self._table.cursor_fields(command.name) or ()
+        for field, code in zip(fields, formats, strict=False):
+            if code is Format.BINARY and field.type_oid not in TEXT_IN_BINARY:
+                raise FeatureNotSupportedError(
+                    "FETCH cannot return values in binary format"
+                )
+        return Outcome("FETCH", fields, cursor.fetch(command))
+
+    def _hold_cursors(self, command: TransactionControl) -> None:
+        if self._transaction.failed:
+            return
+        if command.verb is TransactionVerb.COMMIT:
+            self._table.hold_cursors()
+        elif command.verb is TransactionVerb.PREPARE and self._table.portals_to_hold():
+            raise FeatureNotSupportedError(
+                "cannot PREPARE a transaction that has created a cursor WITH HOLD"
+            )
+
+    # ---- parameters -------------------------------------------------------------------
 
     def _set(self, command: SetParameter) -> Outcome:
         notices: tuple[Notice, ...] = ()
@@ -243,6 +350,7 @@ class Executor:
             raise UsageError(
                 "DISCARD ALL cannot run inside a transaction block", sqlstate="25001"
             )
+        self._table.close_cursor(None)
         self._become("session_authorization", None, local=False)
         self._parameters.reset_all()
         self._table.deallocate_all()

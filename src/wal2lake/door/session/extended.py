@@ -192,6 +192,10 @@ class ExtendedQuery:
         if portal.finished:
             self._execute_finished(portal, name)
             return
+        if portal.cursor is not None:
+            raise FeatureNotSupportedError(
+                f'cursor "{name}" can only be read by FETCH',
+            )
         if portal.stream is None:
             outcome = self._start(portal)
             if outcome.fields is None or outcome.copy is not None:

@@ -12,9 +12,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from wal2lake.door.session.commands import Command, TransactionControl
+from wal2lake.door.session.commands import (
+    Command,
+    DeclareCursor,
+    TransactionControl,
+)
+from wal2lake.door.session.cursors import QueryCursor
 from wal2lake.door.session.results import RowStream
-from wal2lake.errors import UsageError
+from wal2lake.errors import FeatureNotSupportedError, UsageError
 from wal2lake.sql.backend import Parameter, Prepared
 from wal2lake.wire.frontback import FieldDescription, Format
 
@@ -30,7 +35,8 @@ class PreparedStatement:
     command: Command | None
     """The command, if the session executes the statement."""
     prepared: Prepared | None
-    """The Backend's statement; None for a command of the session and for an empty statement."""
+    """The Backend's statement, for DECLARE its query; None for other commands of the session and
+    for an empty statement."""
     command_fields: tuple[FieldDescription, ...] | None = None
 
     @property
@@ -51,7 +57,7 @@ class PreparedStatement:
     @property
     def fields(self) -> tuple[FieldDescription, ...] | None:
         """The fields of the result; None if the statement returns no rows."""
-        if self.prepared is None:
+        if self.prepared is None or self.command is not None:
             return self.command_fields
         fields = self.prepared.fields
         return None if fields is None else tuple(fields)
@@ -67,9 +73,17 @@ class Portal:
     fields: tuple[FieldDescription, ...] | None
     stream: RowStream | None = None
     finished: bool = False
+    cursor: QueryCursor | None = None
+    """The cursor, if DECLARE has made the portal."""
+    held: bool = False
+    """Whether the cursor outlives its transaction, which has ended."""
+    depth: int = 0
+    """The savepoints that were open when the cursor was declared."""
 
     def close(self) -> None:
         """Discard the remaining rows."""
+        if self.cursor is not None:
+            self.cursor.close()
         if self.stream is not None:
             self.stream.close()
             self.stream = None
@@ -154,10 +168,58 @@ class StatementTable:
             self._bytes -= _cost(name, portal.size)
             portal.close()
 
-    def close_portals(self) -> None:
-        """Close all portals, at the end of a transaction."""
-        for name in list(self._portals):
-            self.close_portal(name)
+    def close_portals(self, depth: int = 0) -> None:
+        """Close the portals that end with their transaction, or with the savepoint ``depth``."""
+        for name, portal in list(self._portals.items()):
+            if not portal.held and portal.depth >= depth:
+                self.close_portal(name)
+
+    def release_savepoint(self, depth: int) -> None:
+        """Give the cursors of a released savepoint to what is outside of it."""
+        for portal in self._portals.values():
+            portal.depth = min(portal.depth, depth)
+
+    def cursor(self, name: str) -> QueryCursor:
+        """Find a cursor; raises 34000."""
+        portal = self._portals.get(name)
+        if portal is None:
+            raise UsageError(f'cursor "{name}" does not exist', sqlstate="34000")
+        if portal.cursor is None:
+            raise FeatureNotSupportedError(
+                f'portal "{name}" was not made by DECLARE, so FETCH cannot read it'
+            )
+        return portal.cursor
+
+    def cursor_fields(self, name: str) -> tuple[FieldDescription, ...] | None:
+        """Return the fields of a cursor, or None if there is none of this name."""
+        portal = self._portals.get(name)
+        return None if portal is None else portal.fields
+
+    def close_cursor(self, name: str | None) -> None:
+        """CLOSE; None closes all. Raises 34000."""
+        if name is None:
+            for portal in list(self._portals):
+                self.close_portal(portal)
+            return
+        self.cursor(name)
+        self.close_portal(name)
+
+    def hold_cursors(self) -> None:
+        """Keep the rows of the cursors WITH HOLD, before their transaction commits."""
+        for portal in self.portals_to_hold():
+            assert portal.cursor is not None
+            portal.cursor.hold()
+            portal.held = True
+
+    def portals_to_hold(self) -> list[Portal]:
+        """Return the portals of cursors WITH HOLD whose transaction has not ended."""
+        return [
+            portal
+            for portal in self._portals.values()
+            if not portal.held
+            and isinstance(portal.statement.command, DeclareCursor)
+            and portal.statement.command.hold
+        ]
 
     def _charge(self, name: str, size: int) -> None:
         cost = _cost(name, size)

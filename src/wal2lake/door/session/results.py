@@ -121,4 +121,5 @@ class RowStream:
 
 def completion_tag(outcome: Outcome, rows: int) -> str:
     """The command tag; as in PostgreSQL, SELECT counts only the rows of this Execute."""
-    return f"SELECT {rows}" if outcome.tag == "SELECT" else outcome.tag
+    is_counted = outcome.tag in ("SELECT", "FETCH")
+    return f"{outcome.tag} {rows}" if is_counted else outcome.tag

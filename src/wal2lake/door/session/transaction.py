@@ -125,6 +125,11 @@ class SessionTransaction:
         return bool(self._savepoints)
 
     @property
+    def depth(self) -> int:
+        """Number of open savepoints."""
+        return len(self._savepoints)
+
+    @property
     def failed(self) -> bool:
         """Whether the block has failed, so that only its end is accepted."""
         return self._state is _State.FAILED
