@@ -10,6 +10,7 @@ the session's own prepared statements and portals:
     SET TRANSACTION mode, ...                 SET SESSION CHARACTERISTICS AS TRANSACTION ...
     SET TRANSACTION SNAPSHOT id
     RESET name | ALL    SHOW name | ALL       DISCARD ALL | PLANS | SEQUENCES | TEMP
+    PREPARE n [(type, ...)] AS statement      EXECUTE n [(value, ...)]
     DEALLOCATE n | ALL                        UNLISTEN ...
     DECLARE n [...] CURSOR [...] FOR query    FETCH | MOVE [...] n     CLOSE n | ALL
 
@@ -121,6 +122,25 @@ class Discard:
 
 
 @dataclass(frozen=True, slots=True)
+class PrepareStatement:
+    """PREPARE. ``query`` begins at the character ``offset`` of the statement, each type at its
+    own."""
+
+    name: str
+    types: tuple[tuple[str, int], ...]
+    query: str
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class ExecuteStatement:
+    """EXECUTE. A value is an expression's text, with its offset."""
+
+    name: str
+    values: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Deallocate:
     """DEALLOCATE; ``name`` is None for ALL."""
 
@@ -183,6 +203,8 @@ Command = (
     | ShowParameter
     | Reset
     | Discard
+    | PrepareStatement
+    | ExecuteStatement
     | Deallocate
     | DeclareCursor
     | Fetch
@@ -192,11 +214,11 @@ Command = (
 
 
 class _NotOurs(Exception):
-    """Raised for a statement that begins like a command of the session but is none."""
+    """Raised for SET CONSTRAINTS, which the Backend executes."""
 
 
 _FIRST_WORDS: Final = re.compile(
-    r"(begin|start|commit|end|rollback|abort|savepoint|release|prepare|set|reset|show"
+    r"(begin|start|commit|end|rollback|abort|savepoint|release|prepare|execute|set|reset|show"
     r"|discard|deallocate|declare|fetch|move|close|unlisten)\b",
     re.IGNORECASE,
 )
@@ -216,6 +238,14 @@ def parse_command(sql: str) -> Command | None:
         return None
     cursor.expect_end()
     return command
+
+
+def is_unknown(expression: str) -> bool:
+    """Whether an expression is a string constant or NULL, whose type its place decides."""
+    cursor = TokenCursor(expression)
+    token = cursor.next()
+    is_one = cursor.token.kind is TokenKind.END
+    return is_one and (token.kind is TokenKind.STRING or token.is_word("null"))
 
 
 def _word(cursor: TokenCursor) -> str:
@@ -321,9 +351,51 @@ def _release(cursor: TokenCursor) -> Command:
 
 
 def _prepare(cursor: TokenCursor) -> Command:
-    if not cursor.take("transaction"):
-        raise _NotOurs
-    return TransactionControl(TransactionVerb.PREPARE, name=cursor.string())
+    if cursor.take("transaction"):
+        return TransactionControl(TransactionVerb.PREPARE, name=cursor.string())
+    name = cursor.name()
+    types = _listed(cursor) if cursor.token.is_mark("(") else ()
+    cursor.expect("as")
+    if not (cursor.token.is_word(*_PREPARABLE) or cursor.token.is_mark("(")):
+        raise cursor.unexpected()
+    offset = cursor.token.start
+    while not _at_end(cursor):
+        cursor.next()
+    return PrepareStatement(
+        name, types, cursor.text[offset : cursor.previous_end()], offset
+    )
+
+
+_QUERY_WORDS: Final = ("select", "with", "values", "table")
+_PREPARABLE: Final = (*_QUERY_WORDS, "insert", "update", "delete", "merge")
+
+
+def _execute(cursor: TokenCursor) -> Command:
+    name = cursor.name()
+    return ExecuteStatement(name, () if _at_end(cursor) else _listed(cursor))
+
+
+def _listed(cursor: TokenCursor) -> tuple[tuple[str, int], ...]:
+    """A list in parentheses: the text of each item, and its offset."""
+    cursor.expect_mark("(")
+    items = []
+    start, depth = cursor.token.start, 0
+    while True:
+        token = cursor.token
+        if depth == 0 and (token.is_mark(",") or token.is_mark(")")):
+            if token.start == start or not cursor.text[start : token.start].strip():
+                raise cursor.unexpected()
+            items.append((cursor.text[start : cursor.previous_end()], start))
+            cursor.next()
+            if token.is_mark(")"):
+                return tuple(items)
+            start = cursor.token.start
+            continue
+        if _at_end(cursor):
+            raise cursor.unexpected()
+        depth += token.is_mark("(") + token.is_mark("[")
+        depth -= token.is_mark(")") + token.is_mark("]")
+        cursor.next()
 
 
 # -- parameters
@@ -494,9 +566,6 @@ def _declare(cursor: TokenCursor) -> Command:
     return DeclareCursor(name, query, offset, "SCROLL" in options, hold)
 
 
-_QUERY_WORDS: Final = ("select", "with", "values", "table")
-
-
 def _cursor_options(cursor: TokenCursor) -> set[str]:
     options = set()
     while True:
@@ -600,6 +669,7 @@ _PARSERS: Final[dict[str, Callable[[TokenCursor], Command]]] = {
     "savepoint": _savepoint,
     "release": _release,
     "prepare": _prepare,
+    "execute": _execute,
     "set": _set,
     "reset": _reset,
     "show": _show,

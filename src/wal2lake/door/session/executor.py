@@ -6,7 +6,8 @@ protocols use this module for the transaction state, so they cannot differ.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final
 
 from wal2lake.door.session.commands import (
@@ -16,7 +17,9 @@ from wal2lake.door.session.commands import (
     Deallocate,
     DeclareCursor,
     Discard,
+    ExecuteStatement,
     Fetch,
+    PrepareStatement,
     Reset,
     SetParameter,
     SetSnapshot,
@@ -24,6 +27,7 @@ from wal2lake.door.session.commands import (
     ShowParameter,
     TransactionControl,
     TransactionVerb,
+    is_unknown,
     parse_command,
 )
 from wal2lake.door.session.cursors import QueryCursor
@@ -41,6 +45,7 @@ from wal2lake.errors import (
     UsageError,
 )
 from wal2lake.pgtypes.keywords import quote_identifier
+from wal2lake.pgtypes.registry.pg_type import BUILT_IN, format_type
 from wal2lake.sql.backend import (
     Backend,
     Notice,
@@ -54,6 +59,9 @@ from wal2lake.sql.parameters import Parameters
 from wal2lake.wire.frontback import FieldDescription, Format
 
 _TEXT_OID: Final = 25
+
+_STRINGS: Final = "S"
+"""pg_type.typcategory of text and its like. An assignment converts them to no other type."""
 
 
 class Executor:
@@ -88,14 +96,10 @@ class Executor:
             )
         if not statements:
             return PreparedStatement("", None, None)
-        try:
+        with _placed(statements[0].offset):
             return self.prepare(
                 statements[0].text, param_oids, TransactionKind.PIPELINE
             )
-        except SqlSyntaxError as error:
-            if error.position:
-                error.position += statements[0].offset
-            raise
 
     def check_syntax(self, sql: str) -> None:
         """Check one of several statements: as in PostgreSQL, 42601 in one lets none of them run."""
@@ -129,6 +133,8 @@ class Executor:
         if isinstance(statement.command, Fetch):
             self._transaction.check_usable()
             return self._fetch(statement.command, formats)
+        if isinstance(statement.command, ExecuteStatement):
+            return self._execute(statement.command, formats)
         if statement.command is not None:
             return self._run_command(statement.command)
         assert statement.prepared is not None
@@ -136,7 +142,10 @@ class Executor:
         return self._backend.execute(statement.prepared, parameters, formats)
 
     def _fields_of(self, command: Command) -> tuple[FieldDescription, ...] | None:
-        """The columns of FETCH and SHOW; raises 42704, which PostgreSQL also does at Parse."""
+        """The columns of EXECUTE, FETCH and SHOW; raises 26000 and 42704, which PostgreSQL also
+        does at Parse."""
+        if isinstance(command, ExecuteStatement):
+            return self._table.statement(command.name).fields
         if isinstance(command, Fetch):
             return None if command.move else self._table.cursor_fields(command.name)
         if not isinstance(command, ShowParameter):
@@ -172,6 +181,8 @@ class Executor:
             case Discard(what):
                 self._discard(what)
                 return Outcome(f"DISCARD {what}")
+            case PrepareStatement():
+                return self._prepare_named(command)
             case Deallocate(name):
                 return self._deallocate(name)
             case CloseCursor(name):
@@ -180,6 +191,70 @@ class Executor:
             case Acknowledge(tag):
                 return Outcome(tag)
         raise InternalError(f"{command} is no command of its own")
+
+    # ---- prepared statements ----------------------------------------------------------
+
+    def _prepare_named(self, command: PrepareStatement) -> Outcome:
+        """PREPARE."""
+        self._table.check_free(command.name)
+        oids = [self._type_oid(text, offset) for text, offset in command.types]
+        with _placed(command.offset):
+            statement = self.prepare(command.query, oids, TransactionKind.STRING)
+            # The statement is analysed here: an error in it belongs to PREPARE.
+            _ = statement.fields
+        self._table.store(command.name, statement)
+        return Outcome("PREPARE")
+
+    def _type_oid(self, text: str, offset: int) -> int:
+        self._transaction.enter(TransactionKind.STRING)
+        with _placed(offset - len("select null::")):
+            fields = self._backend.prepare(f"select null::{text}", ()).fields
+        assert fields is not None
+        return fields[0].type_oid
+
+    def _execute(self, command: ExecuteStatement, formats: Sequence[Format]) -> Outcome:
+        """EXECUTE."""
+        statement = self._table.statement(command.name)
+        count, expected = len(command.values), len(statement.param_oids)
+        if count != expected:
+            raise UsageError(
+                f'wrong number of parameters for prepared statement "{command.name}"',
+                sqlstate="42601",
+                detail=f"Expected {expected} parameters but got {count}.",
+            )
+        parameters = [
+            self._value(number, text, offset, oid)
+            for number, ((text, offset), oid) in enumerate(
+                zip(command.values, statement.param_oids, strict=True), 1
+            )
+        ]
+        return self.run(statement, parameters, formats, TransactionKind.STRING)
+
+    def _value(self, number: int, text: str, offset: int, oid: int) -> Parameter:
+        """Compute a parameter of EXECUTE: an expression, cast to the type of the parameter."""
+        self._transaction.enter(TransactionKind.STRING)
+        wanted = BUILT_IN[oid]
+        if not is_unknown(text) and wanted.category != _STRINGS:
+            with _placed(offset - len("select ")):
+                fields = self._backend.prepare(f"select {text}", ()).fields
+            if fields and BUILT_IN[fields[0].type_oid].category == _STRINGS:
+                given = format_type(fields[0].type_oid, -1)
+                error = UsageError(
+                    f"parameter ${number} of type {given} cannot be coerced to the"
+                    f" expected type {format_type(oid, -1)}",
+                    sqlstate="42804",
+                    hint="You will need to rewrite or cast the expression.",
+                )
+                error.position = offset + 1
+                raise error
+        with _placed(offset - len("select cast((")):
+            cast = f"select cast(({text}) as {format_type(oid, -1)})"
+            outcome = self._backend.execute(self._backend.prepare(cast, ()), (), ())
+        try:
+            values = [batch.columns[0][0] for batch in outcome.batches if batch.rows]
+        finally:
+            outcome.close()
+        return Parameter(values[0], Format.TEXT)
 
     # ---- cursors ----------------------------------------------------------------------
 
@@ -191,14 +266,10 @@ class Executor:
         kind: TransactionKind,
     ) -> PreparedStatement:
         self._transaction.enter(kind)
-        try:
+        with _placed(command.offset):
             query = self._backend.prepare(command.query, param_oids)
             # The query is analysed here: an error in it is found before all others.
             _ = query.fields
-        except SqlSyntaxError as error:
-            if error.position:
-                error.position += command.offset
-            raise
         return PreparedStatement(sql, command, query)
 
     def _declare(
@@ -363,6 +434,17 @@ class Executor:
         self._table.statement(name)
         self._table.deallocate(name)
         return Outcome("DEALLOCATE")
+
+
+@contextmanager
+def _placed(offset: int) -> Iterator[None]:
+    """Count the position of an error from the beginning of the whole text."""
+    try:
+        yield
+    except UsageError as error:
+        if error.position:
+            error.position += offset
+        raise
 
 
 def _outside_block(what: str) -> Notice:

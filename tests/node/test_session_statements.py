@@ -1,4 +1,4 @@
-"""Cursors at the front door: DECLARE, FETCH, MOVE and CLOSE answer as PostgreSQL does."""
+"""Cursors and PREPARE at the front door answer as PostgreSQL does."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def sides(
 ) -> Iterator[tuple[str, str]]:
     """Connection strings of a node and of PostgreSQL 18 with the same table."""
     node = Node(
-        tmp_path_factory.mktemp("cursors") / "node",
+        tmp_path_factory.mktemp("statements") / "node",
         settings={"node.authentication": "trust"},
     )
     server = PostgresServer(18, fsync=False, fresh=True)
@@ -171,6 +171,42 @@ SCRIPTS = {
         "move",
         "close",
         "declare c cursor",
+    ],
+    "prepare": [
+        "prepare q(int) as select $1 + 1",
+        "execute q(1)",
+        "execute q('2')",
+        "execute q('2'::text)",
+        "execute q(1, 2)",
+        "execute q",
+        "execute nope(1)",
+        "prepare q(int) as select 1",
+        "prepare r(nope) as select $1",
+        "prepare s as insert into numbers values ($1, $2)",
+        "execute s(101, 'a')",
+        "execute s(102.6, null)",
+        "execute s('x', 'a')",
+        "execute s(101, 'twice')",
+        "prepare t as begin",
+        "prepare u (int, text) as update numbers set t = $2 where i = $1",
+        "execute u(101, 'b' || repeat('c', 3))",
+        "select i, t from numbers where i > 100 order by i",
+        "begin",
+        "execute s(105, '(,')",
+        "execute u(105, 'd')",
+        "select i, t from numbers where i > 104",
+        "rollback",
+        "deallocate q",
+        "execute q(1)",
+        "prepare as select 1",
+        "execute q(",
+        "execute q(1,)",
+        "execute q()",
+        "prepare x (numeric(5, 2), varchar(3)) as select $1, $2",
+        "execute x(1.555, 'abcdef')",
+        "prepare d as delete from numbers where i > $1",
+        "execute d(100)",
+        "deallocate all",
     ],
     "of constants": [
         "begin",
