@@ -291,6 +291,26 @@ def test_a_dropped_subscription_ends_the_wait(scene: Scene) -> None:
         scene.wait("subscription 's1'")
 
 
+@pytest.mark.parametrize("mode", ["standby_replay", "standby_flush"])
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [("disable", 'subscription "s1" is disabled'), ("drop", "was dropped")],
+)
+def test_a_wait_ends_with_its_subscription_without_a_word_of_the_launcher(
+    scene: Scene, mode: str, change: str, message: str
+) -> None:
+    """The launcher may be unable to follow the catalog, or busy."""
+    waiting = scene.begin(f"mode '{mode}'")
+    assert waiting.waits()
+    if change == "drop":
+        scene.world.catalog.drop_subscription(S)
+    else:
+        scene.world.catalog.update_subscription(S, enabled=False)
+    error = waiting.fails()
+    assert error.sqlstate == "55000"
+    assert message in error.message
+
+
 def test_a_source_must_be_named_if_there_are_several(scene: Scene) -> None:
     scene.publish(100)
     scene.world.subscribe(2, [9])

@@ -7,7 +7,8 @@ source, because the positions of two sources cannot be compared.
 
     event                                      woken by
     a state is published, a worker is idle     the apply worker (``VisiblePositions``)
-    DISABLE, DROP, a table joins or is paused  the launcher, which follows the catalog
+    DISABLE, DROP, a table joins or is paused  the launcher, which follows the catalog; while that
+                                               cannot, a look at the catalog's counter
     cancel, statement_timeout, shutdown        the session's check
     standby_write, standby_flush               a look at the positions in mapped memory
 
@@ -48,7 +49,8 @@ _PREREQUISITE: Final = "55000"
 _QUERY_CANCELED: Final = "57014"
 
 _CHECK_SECONDS: Final = 0.1
-"""How soon a wait notices that the statement shall end. Nothing is read for that."""
+"""How soon a wait notices that the statement shall end, or by itself that the catalog has changed.
+One number is read for that."""
 
 _LOOK_SECONDS: Final = 0.02
 """Interval between looks at a receiver's positions, each of which maps one page."""
@@ -211,12 +213,13 @@ class _Wait:
         deadline = time.monotonic() + timeout_ms / 1000 if timeout_ms else None
         while True:
             number = self._positions.number
+            counter = self._node.catalog.change_counter
             self._left = [subid for subid in self._left if not self._there(subid)]
             if not self._left:
                 return True
             if deadline is not None and time.monotonic() >= deadline:
                 return False
-            self._await(number, deadline)
+            self._await(number, counter, deadline)
 
     def standing(self) -> tuple[Lsn, str | None]:
         """Return the lowest position, and what holds its subscription up, if it is known."""
@@ -227,7 +230,7 @@ class _Wait:
         ]
         return min(found, key=lambda each: each[0], default=(INVALID_LSN, None))
 
-    def _await(self, number: int, deadline: float | None) -> None:
+    def _await(self, number: int, counter: int, deadline: float | None) -> None:
         """Wait for a change, the time limit, or the end of the statement."""
         replay = self.statement.mode is WaitMode.REPLAY
         while True:
@@ -238,6 +241,8 @@ class _Wait:
             changed = self._positions.wait(number, seconds)
             past = deadline is not None and time.monotonic() >= deadline
             if changed or past or not replay:
+                return
+            if self._node.catalog.change_counter != counter:
                 return
 
     def _there(self, subid: Oid) -> bool:
