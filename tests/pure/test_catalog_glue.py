@@ -178,7 +178,11 @@ def test_a_command_that_fails_is_named_and_its_output_is_not(
 def test_errors_of_glue_are_of_one_entry_or_of_all(
     glue: GlueCatalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from botocore.exceptions import ClientError, NoCredentialsError
+    from botocore.exceptions import (
+        ClientError,
+        NoCredentialsError,
+        ParamValidationError,
+    )
 
     def answer(error: Exception) -> Any:
         class Client:
@@ -213,6 +217,8 @@ def test_errors_of_glue_are_of_one_entry_or_of_all(
     assert refused.value.hint == (
         "The entry is tried again later. Rename the table, or correct the catalog."
     )
+    with pytest.raises(EntryRefused, match="has refused an entry: Parameter"):
+        find(ParamValidationError(report="a name is too short"))
     with pytest.raises(EntryRefused, match="has changed in the glue catalog"):
         find(coded("ConcurrentModificationException"))
 

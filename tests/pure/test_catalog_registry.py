@@ -47,6 +47,8 @@ class MemoryCatalog:
     entries: dict[EntryName, FoundEntry] = field(default_factory=dict)
     down: bool = False
     refused: set[str] = field(default_factory=set)
+    requests_left: int | None = None
+    """Requests that are answered before the catalog throttles; None: all."""
     changing: bool = False
     """Others change each entry while it is being changed."""
     asked: int = 0
@@ -86,6 +88,10 @@ class MemoryCatalog:
         self.asked += 1
         if self.down:
             raise CatalogUnavailable("connection refused", hint="Start it.")
+        if self.requests_left is not None:
+            if self.requests_left == 0:
+                raise CatalogUnavailable("slow down")
+            self.requests_left -= 1
         if name.table in self.refused:
             raise EntryRefused("no such name, please")
         if self.changing:
@@ -259,6 +265,27 @@ def test_no_log_is_read_in_vain_while_the_catalog_is_down(tmp_path: Path) -> Non
     for _ in range(30):
         world.round(5)
     assert world.logs_read == 6, "once for each interval of sweeps"
+
+
+def test_a_sweep_of_a_catalog_that_throttles_comes_to_its_end(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    tables = {f"public.t{number}" for number in range(10)}
+    for name in tables:
+        world.table(name.removeprefix("public."))
+    for _ in range(10):
+        world.others.requests_left = 4
+        world.round(400)
+    assert world.shown().keys() == tables
+    for name in tables:
+        del world.others.entries[EntryName("public", name.removeprefix("public."))]
+    late = world.table("a_new_one")
+    world.others.requests_left = 4
+    world.round(700)
+    assert world.shown()["public.a_new_one"] == url(late), "what is due comes first"
+    for _ in range(10):
+        world.others.requests_left = 4
+        world.round(400)
+    assert world.shown().keys() == tables | {"public.a_new_one"}
 
 
 def test_an_entry_that_cannot_be_removed_waits_for_the_sweep(tmp_path: Path) -> None:

@@ -182,6 +182,8 @@ class GlueCatalog:
             raise self._failed(code, error) from None
         except (errors.NoCredentialsError, errors.PartialCredentialsError) as error:
             raise not_let_in("glue", str(error)) from None
+        except errors.ParamValidationError as error:
+            raise self._refused(error, str(error)) from None
         except errors.BotoCoreError as error:
             raise unreachable("glue", str(error)) from None
         except CredentialsCommandFailed as error:
@@ -219,6 +221,9 @@ class GlueCatalog:
             return unreachable("glue", said)
         if code in (*_CHANGED, _EXISTS):
             return EntryChanged(f"an entry has changed in the glue catalog: {said}")
+        return self._refused(error, said)
+
+    def _refused(self, error: Exception, said: str) -> EntryRefused:
         return EntryRefused(
             f"the glue catalog has refused an entry: {said}",
             hint="The entry is tried again later. Rename the table, or correct the catalog.",

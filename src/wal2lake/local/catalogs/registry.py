@@ -6,11 +6,11 @@ what is registered now. Called by ``worker``.
     the definition is the one that was noted     nothing is asked, but in a sweep
     otherwise                                    note, find, decide, do, note
 
-Entries of tables that are gone come first, so that a new table can have the name. A catalog that
-does not answer ends the round: all that is left is pending. An entry that the catalog refuses, or
-whose name belongs to others, holds up no other one; it is tried again in each sweep, or when its
-table changes. The same holds for an entry that cannot be removed, and after some attempts for one
-that changes while it is being changed.
+Entries of tables that are gone come first, so that a new table can have the name; then those that
+are due, then those that a sweep compares. A catalog that does not answer ends the round: all that
+is left is pending. An entry that the catalog refuses, or whose name belongs to others, holds up no
+other one; it is tried again in each sweep, or when its table changes. The same holds for an entry
+that cannot be removed, and after some attempts for one that changes while it is being changed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Container, Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Final
 
@@ -53,6 +53,21 @@ _TAKEN: Final = (
 )
 
 
+@dataclass(slots=True)
+class EntryAttempts:
+    """Facts that rounds tell each other, and that a restart may forget."""
+
+    failed: dict[str, int] = field(default_factory=dict)
+    """Failed attempts since the last sweep, by table."""
+    looked: set[str] = field(default_factory=set)
+    """Tables that a sweep has compared; it goes on from there if the catalog fails meanwhile."""
+
+    def clear(self) -> None:
+        """Forget all."""
+        self.failed.clear()
+        self.looked.clear()
+
+
 class Registry:
     """State of each table's entry."""
 
@@ -61,14 +76,15 @@ class Registry:
         node: int,
         tables: Mapping[str, RegisteredTable],
         check: Callable[[], None] = lambda: None,
-        tries: dict[str, int] | None = None,
+        attempts: EntryAttempts | None = None,
     ) -> None:
-        """``node``: its system identifier. ``check``: raises when the work must end. ``tries``:
-        failed attempts since the last sweep, by table, which are noted there."""
+        """``node``: its system identifier. ``check``: raises when the work must end. ``attempts``
+        is carried on by this object."""
         self._node = node
         self.tables = dict(tables)
         self._check = check
-        self._tries = {} if tries is None else tries
+        self._attempts = EntryAttempts() if attempts is None else attempts
+        self._tries = self._attempts.failed
 
     @property
     def is_behind(self) -> bool:
@@ -108,24 +124,29 @@ class Registry:
         """Make the catalog show what is wanted and was noted. ``sweep``: look at each entry.
 
         Raises CatalogUnavailable after it has noted what is left."""
-        if sweep:
+        looked = self._attempts.looked
+        if sweep and not looked:
             self._tries.clear()
         try:
             for table in list(self.tables.values()):
                 if table.state is EntryState.LEAVING and self._is_due(table):
                     self._check()
                     self._end(catalog, table)
-            for name, entry in wanted.items():
-                if entry is None:
-                    continue
+            shown = {name: entry for name, entry in wanted.items() if entry is not None}
+            due = [name for name in shown if self._is_due(self.tables[name])]
+            rest = shown.keys() - looked - set(due) if sweep else ()
+            for name in (*due, *sorted(rest)):
+                self._check()
                 table = self.tables[name]
-                if sweep or self._is_due(table):
-                    self._check()
-                    show = partial(self._show, catalog, table, entry, wanted)
-                    self._try(table, show)
+                show = partial(self._show, catalog, table, shown[name], wanted)
+                self._try(table, show)
+                if sweep:
+                    looked.add(name)
         except CatalogUnavailable as error:
             self.fail(error)
             raise
+        if sweep:
+            looked.clear()
 
     def fail(self, error: Wal2LakeError) -> None:
         """Note why the catalog is behind."""

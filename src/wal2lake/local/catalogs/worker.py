@@ -23,7 +23,7 @@ from typing import Final
 from wal2lake.catalog import RegisteredTables, read_registered, write_registered
 from wal2lake.errors import Wal2LakeError
 from wal2lake.lake.catalogs import CatalogEntry, CatalogUnavailable, ExternalCatalog
-from wal2lake.local.catalogs.registry import Registry
+from wal2lake.local.catalogs.registry import EntryAttempts, Registry
 from wal2lake.local.catalogs.wanted import WantedEntries
 from wal2lake.local.concurrency.rounds import Rounds
 from wal2lake.local.ports import RegisterParts
@@ -59,7 +59,7 @@ class CatalogWorker:
         self._client_for: CatalogSettings | None = None
         self._sweep_at = self._retry_at = self._read_at = 0.0
         self._sweep_now = False
-        self._tries: dict[str, int] = {}
+        self._attempts = EntryAttempts()
         self._pause = _FIRST_SECONDS
         self._repeated = RepeatedErrors()
         self._log = get_logger().bind(worker="catalog")
@@ -89,13 +89,14 @@ class CatalogWorker:
             return
         if self._sweep_now:
             self._sweep_now, self._sweep_at, self._retry_at = False, 0.0, 0.0
+            self._attempts.clear()
         sweep = now >= self._sweep_at
         wanted = self._read(now)
         registry = Registry(
             self._node.catalog.system_identifier,
             self._saved.tables,
             self._rounds.check,
-            self._tries,
+            self._attempts,
         )
         registry.note(wanted)
         self._save(registry)
@@ -129,7 +130,7 @@ class CatalogWorker:
             self._client.close()
         self._client, self._client_for = None, settings
         self._sweep_at = self._retry_at = self._read_at = 0.0
-        self._tries.clear()
+        self._attempts.clear()
         self._pause = _FIRST_SECONDS
         if settings.target != self._saved.target:
             self._write(RegisteredTables(settings.target, settings.shown))
