@@ -80,7 +80,6 @@ def item(expression: str, *parameters: BoundParameter, zone: str = "UTC") -> str
     [
         ("i / 2", "CAST((i DIV 2) AS INT)"),
         ("i2 / i8", "CAST((i2 DIV i8) AS BIGINT)"),
-        ("f4 * f4", "CAST(CAST(f4 AS FLOAT) * CAST(f4 AS FLOAT) AS FLOAT)"),
         ("nn + 1", "(nn + CAST(1 AS DECIMAL(10, 0)))"),
         (
             "nn * nn",

@@ -115,24 +115,30 @@ def interval_of(text: str, typmod: int = -1) -> Interval:
 
     Raises 22007, or 0A000 for forms that are not supported.
     """
-    fields = _FIELDS.get(typmod >> 16 & INTERVAL_FULL_RANGE) if typmod >= 0 else None
-    if fields is not None and re.fullmatch(r"\s*[+-]?\d+\s*", text):
+    last, _ = declared_limits(typmod)
+    if last is not None and re.fullmatch(r"\s*[+-]?\d+\s*", text):
         # A number without a unit counts the last field.
-        text = f"{text.strip()} {fields.rpartition(' ')[2]}"
-    return _adjusted(_read(text), typmod, fields)
+        text = f"{text.strip()} {last}"
+    return _adjusted(_read(text), typmod)
 
 
-def _adjusted(interval: Interval, typmod: int, fields: str | None) -> Interval:
+def declared_limits(typmod: int) -> tuple[str | None, int]:
+    """The last field of a declared interval, None for all fields; and the digits of its seconds."""
+    fields = _FIELDS.get(typmod >> 16 & INTERVAL_FULL_RANGE) if typmod >= 0 else None
+    digits = typmod & INTERVAL_FULL_PRECISION if typmod >= 0 else 6
+    return fields and fields.rpartition(" ")[2], min(digits, 6)
+
+
+def _adjusted(interval: Interval, typmod: int) -> Interval:
     """AdjustIntervalForTypmod()."""
     if interval in (INFINITY, NEGATIVE_INFINITY):
         return interval
     months, days, micros = interval.months, interval.days, interval.microseconds
-    if fields is not None:
-        last = fields.rpartition(" ")[2]
+    last, digits = declared_limits(typmod)
+    if last is not None:
         months = _whole(months, 12) if last == "year" else months
         days = 0 if last in ("year", "month") else days
         micros = _whole(micros, _CLOCK_UNITS[last]) if last in _CLOCK_UNITS else 0
-    digits = typmod & INTERVAL_FULL_PRECISION if typmod >= 0 else 6
     if digits < 6:
         step = 10 ** (6 - digits)
         micros = _whole(micros + (step // 2 if micros >= 0 else -step // 2), step)

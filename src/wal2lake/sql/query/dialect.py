@@ -15,6 +15,7 @@ from sqlglot.dialects.duckdb import DuckDB
 from sqlglot.dialects.postgres import Postgres
 from sqlglot.tokens import TokenType
 
+from wal2lake.sql.query.analysis.functions.arithmetic import OPERATOR
 from wal2lake.sql.query.analysis.functions.calls import OWN_NAMES
 from wal2lake.sql.query.analysis.functions.rules import NO_SUCH_FUNCTION
 
@@ -167,6 +168,18 @@ class PostgresDialect(Postgres):  # type: ignore[misc]
                 words.append(self._prev.text.upper())
             fields = " ".join(words)
             return fields + self._precision() if fields.endswith("SECOND") else fields
+
+        def _parse_unary(self) -> exp.Expression | None:
+            """Parse ``@``, which sqlglot takes for the beginning of a parameter's name."""
+            at = self._curr
+            if at and at.token_type == TokenType.PARAMETER and at.text == "@":
+                self._advance()
+                # Arithmetic binds tighter than this operator.
+                node = exp.Abs(this=self._parse_term())
+                node.meta[OPERATOR] = "@"
+                return node
+            parsed: exp.Expression | None = super()._parse_unary()
+            return parsed
 
         def _parse_type_size(self) -> exp.DataTypeParam | None:
             """Parse a type modifier, which may be a negative scale of a numeric."""

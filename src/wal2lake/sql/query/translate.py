@@ -345,8 +345,8 @@ def _parameter_number(node: exp.Expression) -> int | None:
     return int(text) if text.isdigit() else None
 
 
-_TEXTUAL: Final = frozenset((0, 19, 25, 705, 1042, 1043))
-"""Parameters of these types get their type from the context, as literals do."""
+_UNTYPED: Final = (0, t.UNKNOWN)
+"""A parameter whose type is one of these gets its type from the context, as literals do."""
 
 
 def _marked(parameter: BoundParameter) -> exp.Expression:
@@ -355,7 +355,7 @@ def _marked(parameter: BoundParameter) -> exp.Expression:
         return placeholder(parameter.undetermined)
     node = _bound(parameter)
     oid = parameter.type_oid
-    if oid not in _TEXTUAL and type_by_oid(oid) is not None:
+    if oid not in _UNTYPED and type_by_oid(oid) is not None:
         node.meta[PARAMETER_MARK] = oid
         node.meta[PARAMETER_TEXT] = parameter.text
     return node

@@ -23,7 +23,7 @@ from wal2lake.sql.query.analysis.aggregates.calls import AggregateCalls
 from wal2lake.sql.query.analysis.aggregates.rules import is_aggregate
 from wal2lake.sql.query.analysis.functions import arrays, rules
 from wal2lake.sql.query.analysis.scopes import Columns, Scope
-from wal2lake.sql.query.values import casts, literals, moments, output
+from wal2lake.sql.query.values import casts, intervals, literals, output
 from wal2lake.sql.query.values import types as t
 from wal2lake.sql.query.values.types import Operand, Type
 from wal2lake.sql.query.values.undetermined import determine
@@ -300,8 +300,25 @@ class ExpressionAnalysis:
             return Operand(self._in_query(node, left, scope), _BOOL)
         if node.args.get("unnest") is not None or node.args.get("field") is not None:
             raise t.refuse("this form of IN")
+        # PostgreSQL makes an array of the items without columns, if there are several.
+        fixed = [e.find(exp.Column) is None for e in node.expressions]
         items = [self.visit(e, scope) for e in node.expressions]
+        if left.type.string and fixed.count(True) > 1:
+            items = self._of_one_type(left, items, fixed)
         return Operand(self._in_list(left, items), _BOOL)
+
+    def _of_one_type(
+        self, left: Operand, items: list[Operand], fixed: list[bool]
+    ) -> list[Operand]:
+        """Convert those items of a list that are ``fixed`` to their common type with ``left``."""
+        kinds = [item.type for item, one in zip(items, fixed, strict=True) if one]
+        if not all(kind.string or kind.oid == t.UNKNOWN for kind in kinds):
+            return items
+        kind = casts.common_type([left.type, *kinds], "IN").computed()
+        return [
+            casts.as_common(item, kind, self._zone) if one else item
+            for item, one in zip(items, fixed, strict=True)
+        ]
 
     def _row_in(self, node: exp.In, scope: Scope) -> Operand:
         if node.args.get("query") is not None:
@@ -402,7 +419,7 @@ class ExpressionAnalysis:
             if not isinstance(unit, exp.Var):
                 raise t.refuse("an interval of several units")
             text = f"{text} {unit.name.lower()}"
-        return moments.interval_constant(text)
+        return intervals.constant(text)
 
     def _subquery(self, node: exp.Expression, scope: Scope) -> Operand:
         columns = self._query(node, scope)

@@ -12,6 +12,8 @@ from typing import Final
 
 from sqlglot import exp
 
+from wal2lake.sql.query.analysis.functions.arithmetic import OPERATOR
+
 
 def result_names(tree: exp.Expression) -> tuple[str | None, ...] | None:
     """The names of a query's result columns; None if the select list has a ``*``."""
@@ -68,7 +70,7 @@ def figure_name(item: exp.Expression) -> str | None:
     if isinstance(item, exp.Trim):
         side = str(item.args.get("position") or "")
         return {"LEADING": "ltrim", "TRAILING": "rtrim"}.get(side, "btrim")
-    if isinstance(item, _OPERATORS):
+    if isinstance(item, _OPERATORS) or OPERATOR in item.meta:
         return None
     if isinstance(item, exp.Func) and not isinstance(item, (exp.And, exp.Or)):
         return _FUNCTION_NAMES.get(type(item), str(item.sql_name()).lower())

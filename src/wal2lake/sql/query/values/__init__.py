@@ -9,6 +9,7 @@ values that PostgreSQL computes. Owns: nothing. Never: looks at a whole query.
     literals      constants
     undetermined  parameters whose types are inferred
     numeric       exact order, sums and quotients
+    floats        overflow and underflow
     moments       dates, times, zones
     intervals     fields, order and text of intervals
     output        values to text

@@ -36,14 +36,14 @@ _CASTS: Final = _MOMENT_CASTS | {
     (t.INT2, t.OID),
     (t.BIT, t.VARBIT),
     (t.VARBIT, t.BIT),
-}
-"""The conversions of an assignment beyond those between numbers and those to text."""
-_UNSUPPORTED_CASTS: Final = {
-    (t.JSON, t.JSONB),
     (t.TIME, t.INTERVAL),
     (t.INTERVAL, t.TIME),
     (t.TIMESTAMP, t.TIME),
     (t.TIMESTAMPTZ, t.TIME),
+}
+"""The conversions of an assignment beyond those between numbers and those to text."""
+_UNSUPPORTED_CASTS: Final = {
+    (t.JSON, t.JSONB),
     (t.INET, t.CIDR),
     (t.CIDR, t.INET),
 }
@@ -171,9 +171,8 @@ def _fitted(operand: Operand, kind: Type, zone: str) -> Operand:
         return moments.rounded(operand, kind)
     if kind.oid in t.BIT_STRINGS:
         return Operand(_fit_bits(operand.node, kind), kind)
-    if kind.oid == t.TIME and isinstance(operand.node, exp.Literal):
-        text = moments.rounded_time(operand.node.name, kind.typmod)
-        return Operand(exp.Literal.string(text), kind)
+    if kind.oid in (t.TIME, t.INTERVAL):
+        return casts.limited(operand, kind)
     raise t.refuse(f"writing to a column of type {format_type(kind.oid, kind.typmod)}")
 
 

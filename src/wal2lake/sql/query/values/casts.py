@@ -20,6 +20,7 @@ from wal2lake.errors import FeatureNotSupportedError, UsageError
 from wal2lake.sql.query.values import intervals, moments, numeric, texts
 from wal2lake.sql.query.values import types as t
 from wal2lake.sql.query.values.literals import constant
+from wal2lake.sql.query.values.moments import clock
 from wal2lake.sql.query.values.numeric import let, spark
 from wal2lake.sql.query.values.output import element_of, over_elements, text_of
 from wal2lake.sql.query.values.types import Operand, Type, cast
@@ -50,7 +51,7 @@ def convert(operand: Operand, kind: Type, zone: str) -> Operand:
     is_literal = operand.type.oid == t.UNKNOWN
     if is_literal:
         literal_kind = t.plain(t.NUMERIC) if kind.oid == t.NUMERIC else kind
-        if kind.oid in t.MOMENTS:
+        if kind.oid in t.MOMENTS or kind.oid == t.TIME:
             literal_kind = t.plain(kind.oid)
         operand = settled(operand, literal_kind, zone)
     source = operand.type
@@ -73,6 +74,8 @@ def convert(operand: Operand, kind: Type, zone: str) -> Operand:
         raise t.refuse("a cast to a bit string with a length")
     if kind.oid in t.BIT_STRINGS and source.oid in t.BIT_STRINGS:
         return Operand(operand.node, kind)
+    if kind.oid in (t.TIME, t.INTERVAL):
+        return _to_clock(operand, kind, zone, is_literal)
     if kind.oid == t.OID and source.oid in t.INTEGERS:
         return _to_oid(operand, kind)
     if kind.oid == t.MONEY and (
@@ -81,9 +84,8 @@ def convert(operand: Operand, kind: Type, zone: str) -> Operand:
         return Operand(let(_TO_MONEY, v=operand.node), kind)
     if kind.oid == t.BOOL and source.oid == t.INT4:
         return Operand(cast(operand.node, "BOOLEAN"), kind)
-    cut = kind.oid in _CUT_BY_TYPMOD and kind.typmod not in (-1, source.typmod)
-    if cut and not is_literal:
-        raise t.refuse(f"a cast to {kind.name} with a precision or with fields")
+    if kind.oid == t.TIMETZ and kind.typmod not in (-1, source.typmod):
+        raise t.refuse("a cast to time with time zone with a precision")
     is_same_type = kind.oid == source.oid and kind.element == source.element
     if is_same_type or (kind.oid, source.oid) == (t.JSON, t.JSONB):
         return Operand(operand.node, kind)
@@ -92,16 +94,36 @@ def convert(operand: Operand, kind: Type, zone: str) -> Operand:
         return Operand(over_elements(operand, item.node), kind)
     if source.string:
         return texts.read(operand, kind)
-    if kind.oid == t.TIME and source.oid in (t.TIMESTAMP, t.TIMESTAMPTZ):
-        local = moments.converted(operand, t.TIMESTAMP, zone)
-        node = spark("split_part(cast(:x as string), ' ', 2)", x=local.node)
-        node = moments.unless_infinite(local, "cast(null as string)", node)
-        return Operand(node, kind)
     raise _cast_error(source, kind)
 
 
-_CUT_BY_TYPMOD: Final = (t.TIME, t.TIMETZ, t.INTERVAL)
-"""Types that Spark holds as text or fields, whose declared form is that of constants only."""
+def _to_clock(operand: Operand, kind: Type, zone: str, is_literal: bool) -> Operand:
+    """Translate a cast to time or interval. The fields of a constant interval are read already."""
+    source = operand.type
+    if source.oid == kind.oid:
+        if is_literal and kind.oid == t.INTERVAL:
+            return Operand(operand.node, kind)
+    elif (source.oid, kind.oid) == (t.TIME, t.INTERVAL):
+        operand = clock.to_interval(operand)
+    elif (source.oid, kind.oid) == (t.INTERVAL, t.TIME):
+        operand = clock.of_interval(operand)
+    elif kind.oid == t.TIME and source.oid in (t.TIMESTAMP, t.TIMESTAMPTZ):
+        local = moments.converted(operand, t.TIMESTAMP, zone)
+        node = spark("split_part(cast(:x as string), ' ', 2)", x=local.node)
+        node = moments.unless_infinite(local, "cast(null as string)", node)
+        operand = Operand(node, t.plain(t.TIME))
+    elif source.string:
+        raise t.refuse(f"a cast from {source.name} to {kind.name}")
+    else:
+        raise _cast_error(source, kind)
+    return limited(operand, kind)
+
+
+def limited(operand: Operand, kind: Type) -> Operand:
+    """Round a time or an interval to its declared precision, and cut an interval's fields."""
+    if kind.oid == t.TIME:
+        return clock.rounded(operand, kind)
+    return intervals.adjusted(operand, kind)
 
 
 def _to_integer(operand: Operand, kind: Type) -> Operand:
@@ -141,10 +163,21 @@ def _to_numeric(operand: Operand, kind: Type) -> Operand:
         raise _cast_error(source, kind)
     if source.oid in t.FLOATS:
         digits = 14 if source.oid == t.FLOAT8 else 5
-        node = spark(f"format_string('%.{digits}e', cast(:x as double))", x=node)
+        node = let(
+            f"case when isnan(:x) then {_NAN_DECIMAL}"
+            f" when abs(:x) = double('Infinity') then {_INFINITE_DECIMAL}"
+            f" else format_string('%.{digits}e', cast(:x as double)) end",
+            x=node,
+        )
     elif not (source.number or source.string):
         raise _cast_error(source, kind)
     return Operand(cast(node, t.spark_name(kind)), kind)
+
+
+_NAN_DECIMAL: Final = t.failure(
+    "0A000", "NaN as numeric(p,s) is not supported on lake tables"
+)
+_INFINITE_DECIMAL: Final = t.failure("22003", "numeric field overflow")
 
 
 def _to_oid(operand: Operand, kind: Type) -> Operand:
@@ -198,7 +231,8 @@ _TO_MONEY: Final = (
 
 
 def _to_string(operand: Operand, kind: Type, zone: str) -> Operand:
-    node = text_of(operand, zone)
+    keeps_blanks = kind.oid == operand.type.oid == t.BPCHAR
+    node = operand.node if keeps_blanks else text_of(operand, zone)
     length = kind.typmod - t.LENGTH_HEADER if kind.typmod >= t.LENGTH_HEADER else None
     if kind.oid == t.VARCHAR and length is not None:
         node = spark(f"left(:x, {length})", x=node)
@@ -228,11 +262,13 @@ def as_common(operand: Operand, kind: Type, zone: str) -> Operand:
     """Convert an operand to the type that ``common_type`` has found."""
     if not kind.known:
         return operand
-    operand = settled(operand, kind, zone)
+    operand = settled(operand, kind.computed(), zone)
     if kind.exact_text:
         return Operand(numeric.as_text(operand), kind)
     if operand.type.computed() == kind.computed():
         return Operand(operand.node, kind)
+    if operand.type.oid == kind.oid == t.INTERVAL:
+        return Operand(intervals.text(operand), kind)
     return convert(operand, kind, zone)
 
 
@@ -269,6 +305,8 @@ def _wider(a: Type, b: Type, construct: str) -> Type:
             return t.plain(order[max(order.index(a.oid), order.index(b.oid))])
     if a.computed() == b.computed():
         return a.computed()
+    if a.oid == b.oid == t.INTERVAL:
+        return t.plain(t.INTERVAL)
     raise UsageError(
         f"{construct} types {a.name} and {b.name} cannot be matched", sqlstate="42804"
     )

@@ -11,13 +11,15 @@ Sources: PostgreSQL manual 8.5.4; interval_cmp_value in timestamp.c, EncodeInter
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from sqlglot import exp
 
+from wal2lake.pgtypes.encode.interval import declared_limits, interval_of
 from wal2lake.sql.query.values import types as t
 from wal2lake.sql.query.values.numeric import let, spark
-from wal2lake.sql.query.values.types import Operand, plain
+from wal2lake.sql.query.values.types import Operand, Type, plain
 
 _DAY: Final = "86400000000"
 _EPOCH: Final = "timestamp_ntz '1970-01-01 00:00:00'"
@@ -28,6 +30,12 @@ _INFINITE: Final = t.failure(
     "0A000", "an infinite interval is not supported on lake tables"
 )
 _FINITE: Final = f"if(:v like '%infinity', cast({_INFINITE} as string), :v)"
+
+
+def constant(text: str, typmod: int = -1) -> Operand:
+    """Read an interval literal into canonical text."""
+    shown = str(interval_of(text, typmod))
+    return Operand(exp.Literal.string(shown), plain(t.INTERVAL))
 
 
 def _number(v: str, unit: str) -> str:
@@ -134,6 +142,34 @@ _TEXT: Final = (
     + _word(":s.d", "day", _NEGATIVE[2])
     + f", {_TIME}))"
 )
+
+
+_UNITS: Final = {"hour": 3_600_000_000, "minute": 60_000_000}
+
+
+def adjusted(operand: Operand, kind: Type) -> Operand:
+    """Keep the declared fields and round to the declared precision: AdjustIntervalForTypmod()."""
+    if kind.typmod in (-1, operand.type.typmod):
+        return Operand(operand.node, replace(kind, duration=operand.type.duration))
+    last, digits = declared_limits(kind.typmod)
+    months = ":s.m div 12 * 12" if last == "year" else ":s.m"
+    days = "0L" if last in ("year", "month") else ":s.d"
+    clock, step = ":s.u", 10 ** (6 - digits)
+    if last in ("year", "month", "day"):
+        clock = "0L"
+    elif last in _UNITS:
+        clock = f":s.u div {_UNITS[last]} * {_UNITS[last]}L"
+    elif digits < 6:
+        half = f"if(:s.u < 0, {-step // 2}, {step // 2})"
+        clock = f"(:s.u + {half}) div {step} * {step}L"
+    fields = let(
+        f"if(:s is null, null, named_struct('m', {months}, 'd', {days}, 'u', {clock}))",
+        s=parts(operand),
+    )
+    node = of_parts(fields).node
+    if not operand.type.duration:
+        node = spark("if(:v like '%infinity', :v, :n)", v=operand.node, n=node)
+    return Operand(node, kind)
 
 
 # ---- arithmetic --------------------------------------------------------------------------

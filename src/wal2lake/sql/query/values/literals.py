@@ -24,13 +24,9 @@ from sqlglot import exp
 from wal2lake.errors import UsageError
 from wal2lake.pgtypes.decode.jsontext import canonical_json, checked_json
 from wal2lake.pgtypes.receive.value.network import read_cidr, read_inet
-from wal2lake.sql.query.values import moments
+from wal2lake.sql.query.values import intervals, moments
 from wal2lake.sql.query.values import types as t
-from wal2lake.sql.query.values.moments import (
-    interval_constant,
-    parse_time,
-    parse_timetz,
-)
+from wal2lake.sql.query.values.moments import parse_time, parse_timetz, rounded_clock
 from wal2lake.sql.query.values.types import Operand, Type, cast, decimal
 
 _INTEGER = re.compile(r"\s*[+-]?\d+\s*\Z")
@@ -53,7 +49,10 @@ def constant(text: str, kind: Type, zone: str) -> Operand:
     if kind.oid in t.MOMENTS:
         return moments.constant(text, kind, zone)
     if kind.oid == t.TIMETZ:
-        return Operand(exp.Literal.string(parse_timetz(text, zone)), kind)
+        shown = parse_timetz(text, zone)
+        if kind.typmod != -1:
+            shown = rounded_clock(shown, kind.typmod)
+        return Operand(exp.Literal.string(shown), kind)
     read = _READERS.get(kind.oid)
     if read is None:
         raise t.refuse(f"a constant of type {kind.name}")
@@ -187,7 +186,7 @@ def _json(text: str, kind: Type) -> Operand:
 
 
 def _interval(text: str, kind: Type) -> Operand:
-    return interval_constant(text, kind.typmod)
+    return intervals.constant(text, kind.typmod)
 
 
 def _bits(text: str, kind: Type) -> Operand:

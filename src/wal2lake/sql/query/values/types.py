@@ -21,6 +21,7 @@ from wal2lake.catalog import ColumnDef
 from wal2lake.errors import (
     FeatureNotSupportedError,
     UndefinedObjectError,
+    UsageError,
     as_raised,
 )
 from wal2lake.pgtypes.mapping import ConversionKind, mapping_for
@@ -202,11 +203,24 @@ def refuse(operation: str, hint: str | None = None) -> FeatureNotSupportedError:
     )
 
 
-def no_operator(left: Type, name: str, right: Type) -> UndefinedObjectError:
-    """PostgreSQL's error for an operator that does not exist for these types."""
+def no_operator(left: Type | None, name: str, right: Type) -> UndefinedObjectError:
+    """PostgreSQL's error for an operator that does not exist for these types.
+
+    ``left``: None for an operator before its only operand."""
+    before, kinds = (f"{left.name} ", "types") if left is not None else ("", "type")
     return UndefinedObjectError(
-        f"operator does not exist: {left.name} {name} {right.name}",
+        f"operator does not exist: {before}{name} {right.name}",
         sqlstate="42883",
-        hint="No operator matches the given name and argument types. You might need to"
-        " add explicit type casts.",
+        hint=f"No operator matches the given name and argument {kinds}. You might need"
+        f" to add {'explicit type casts' if left is not None else 'an explicit type cast'}.",
+    )
+
+
+def not_unique(left: Type, name: str, right: Type) -> UsageError:
+    """PostgreSQL's error for operands that fit several operators."""
+    return UsageError(
+        f"operator is not unique: {left.name} {name} {right.name}",
+        sqlstate="42725",
+        hint="Could not choose a best candidate operator. You might need to add"
+        " explicit type casts.",
     )

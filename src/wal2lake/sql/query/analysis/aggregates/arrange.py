@@ -13,11 +13,12 @@ Sources: PostgreSQL manual 9.21; orderedsetaggs.c; float8_accum in float.c.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from sqlglot import exp
 
 from wal2lake.sql.query.analysis.functions.arrays import array_type
-from wal2lake.sql.query.values import casts, output
+from wal2lake.sql.query.values import casts, floats, output
 from wal2lake.sql.query.values import types as t
 from wal2lake.sql.query.values.numeric import let, spark
 from wal2lake.sql.query.values.types import Operand, Type
@@ -111,12 +112,17 @@ def _distinct_texts(text: exp.Expression, keys: Keys, around: Around) -> exp.Exp
     return _collected(text, keys, around, True)
 
 
-_DEVIATION = (
+_SUM: Final = "(a.s + v.x)"
+_STEP: Final = f"(v.x * (a.n + 1D) - {_SUM})"
+_SQUARES: Final = f"(a.q + {_STEP} * {_STEP} / ((a.n + 1D) * a.n))"
+_INFINITE: Final = "double('Infinity')"
+_DEVIATION: Final = (
     "aggregate(filter(:l, v -> v.x is not null), named_struct('n', 0D, 's', 0D, 'q', 0D),"
-    " (a, v) -> named_struct('n', a.n + 1D, 's', a.s + v.x, 'q', if(a.n > 0D, a.q +"
-    " (v.x * (a.n + 1D) - (a.s + v.x)) * (v.x * (a.n + 1D) - (a.s + v.x))"
-    " / ((a.n + 1D) * a.n), if(isnan(v.x) or abs(v.x) = double('Infinity'),"
-    " double('NaN'), 0D))), a -> :f)"
+    f" (a, v) -> named_struct('n', a.n + 1D, 's', {_SUM}, 'q',"
+    f" case when a.n = 0D then if(isnan(v.x) or abs(v.x) = {_INFINITE}, double('NaN'), 0D)"
+    f" when abs({_SUM}) <> {_INFINITE} and abs({_SQUARES}) <> {_INFINITE} then {_SQUARES}"
+    f" when abs(a.s) <> {_INFINITE} and abs(v.x) <> {_INFINITE}"
+    f" then cast({floats.OVERFLOW} as double) else double('NaN') end), a -> :f)"
 )
 
 

@@ -15,7 +15,7 @@ from sqlglot import exp
 from wal2lake.sql.query.analysis.aggregates import arrange
 from wal2lake.sql.query.analysis.aggregates.arrange import Around, Keys
 from wal2lake.sql.query.analysis.functions.strings import no_function
-from wal2lake.sql.query.values import casts, intervals, numeric, output
+from wal2lake.sql.query.values import casts, floats, intervals, numeric, output
 from wal2lake.sql.query.values import types as t
 from wal2lake.sql.query.values.numeric import spark
 from wal2lake.sql.query.values.types import Operand
@@ -202,7 +202,8 @@ def _sum(
         return Operand(around(exp.Sum(this=with_distinct(first.node))), t.plain(t.INT8))
     if kind.oid in t.FLOATS:
         total = around(exp.Sum(this=with_distinct(first.node)))
-        return Operand(t.cast(total, t.spark_name(kind)), kind)
+        node = floats.checked(total, _greatest(first, around), t.spark_name(kind))
+        return Operand(node, kind)
     if kind.exact_text:
         if distinct:
             raise t.refuse(
@@ -235,7 +236,18 @@ def _average(
     kind = first.type
     if kind.oid in t.FLOATS:
         value = t.cast(first.node, "DOUBLE")
-        return Operand(around(exp.Avg(this=with_distinct(value))), t.plain(t.FLOAT8))
+        mean = around(exp.Avg(this=with_distinct(value)))
+        squares = None
+        if kind.oid == t.FLOAT8:
+            count = exp.Count(this=with_distinct(value.copy()))
+            squares = floats.squares(
+                around(exp.Max(this=value.copy())),
+                around(exp.Min(this=value.copy())),
+                around(count),
+            )
+        greatest = _greatest(first, around)
+        node = floats.checked(mean, greatest, "DOUBLE", squares)
+        return Operand(node, t.plain(t.FLOAT8))
     if kind.exact_text:
         raise t.refuse("avg() of numeric without precision", numeric.ROUND_HINT)
     if kind.oid not in t.INTEGERS and kind.oid != t.NUMERIC:
@@ -247,6 +259,12 @@ def _average(
     total = around(exp.Sum(this=with_distinct(numeric.as_decimal(first))))
     count = around(exp.Count(this=with_distinct(first.node.copy())))
     return numeric.average(total, count, t.digits_of(kind)[1])
+
+
+def _greatest(value: Operand, around: Around) -> exp.Expression:
+    """The greatest magnitude of the values of a float type."""
+    magnitude = t.cast(spark("abs(:x)", x=value.node), "DOUBLE")
+    return around(exp.Max(this=magnitude))
 
 
 def _concatenated(

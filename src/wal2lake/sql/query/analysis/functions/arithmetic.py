@@ -12,10 +12,10 @@ from typing import Any, Final
 
 from sqlglot import exp
 
-from wal2lake.errors import UsageError
 from wal2lake.sql.query.analysis.functions import dates, strings
-from wal2lake.sql.query.values import casts, intervals, moments, numeric
+from wal2lake.sql.query.values import casts, floats, intervals, moments, numeric
 from wal2lake.sql.query.values import types as t
+from wal2lake.sql.query.values.moments import clock
 from wal2lake.sql.query.values.numeric import let, spark
 from wal2lake.sql.query.values.types import Operand, Type, plain
 
@@ -34,17 +34,14 @@ def arithmetic(node: exp.Expression, arguments: Arguments, zone: str) -> Operand
     sign = _SIGNS[type(node)]
     left, right = arguments["this"], arguments["expression"]
     if left.type.oid == t.UNKNOWN and right.type.oid == t.UNKNOWN:
-        raise UsageError(
-            f"operator is not unique: unknown {sign} unknown",
-            sqlstate="42725",
-            hint="Could not choose a best candidate operator. You might need to add"
-            " explicit type casts.",
-        )
+        raise t.not_unique(left.type, sign, right.type)
     if left.type.oid == t.UNKNOWN:
         left = casts.settled(left, _partner(right.type), zone)
     if right.type.oid == t.UNKNOWN:
         right = casts.settled(right, _partner(left.type), zone)
     a, b = left.type, right.type
+    if sign in "+-" and t.TIME in (a.oid, b.oid):
+        return clock.add(sign, left, right, zone)
     if sign in "+-" and (a.oid in t.MOMENTS or b.oid in t.MOMENTS):
         return moments.add(sign, left, right, zone)
     if not (a.number and b.number):
@@ -61,11 +58,8 @@ def arithmetic(node: exp.Expression, arguments: Arguments, zone: str) -> Operand
         if sign == "%":
             raise t.no_operator(a, sign, b)
         kind = a if a.oid == b.oid else plain(t.FLOAT8)
-        ddl = t.spark_name(kind)
-        pair = [t.cast(o.node, ddl) for o in (left, right)]
-        result = type(node)(this=pair[0], expression=pair[1])
-        # Spark divides two reals in double precision.
-        return Operand(t.cast(result, ddl), kind.computed())
+        result = floats.arithmetic(sign, left.node, right.node, t.spark_name(kind))
+        return Operand(result, kind.computed())
     if a.oid in t.INTEGERS and b.oid in t.INTEGERS:
         return _integers(node, left, right)
     if isinstance(node, exp.Mul):
@@ -131,8 +125,17 @@ def series(node: exp.Expression, arguments: Arguments, zone: str) -> Operand:
     return Operand(series, kind)
 
 
+OPERATOR: Final = "operator"
+"""Key in the ``meta`` of a call that the client wrote as an operator: the operator."""
+
+
 def absolute(node: exp.Expression, arguments: Arguments, zone: str) -> Operand:
-    operand = number("abs", arguments["this"])
+    """Translate abs(), and the operator ``@``."""
+    operand = arguments["this"]
+    operand = casts.settled(operand, plain(t.FLOAT8), zone)
+    if OPERATOR in node.meta and not operand.type.number:
+        raise t.no_operator(None, "@", operand.type)
+    operand = number("abs", operand)
     if operand.type.oid == t.NUMERIC:
         return numeric.absolute(operand)
     return Operand(exp.Abs(this=operand.node), operand.type.computed())
@@ -207,9 +210,9 @@ def angle(name: str, operands: Sequence[Operand], zone: str) -> Operand:
     """Translate degrees() and radians()."""
     sign_ = "/" if name == "degrees" else "*"
     value = _as_double(name, operands[0], zone)
-    return Operand(
-        spark(f"(:x {sign_} 0.0174532925199432957692D)", x=value), plain(t.FLOAT8)
-    )
+    degree = spark("0.0174532925199432957692D")
+    node = floats.arithmetic(sign_, value, degree, "DOUBLE")
+    return Operand(node, plain(t.FLOAT8))
 
 
 def pi(name: str, operands: Sequence[Operand], zone: str) -> Operand:

@@ -285,7 +285,7 @@ _RULES: Final[Mapping[type[exp.Expression], Callable[..., Operand]]] = {
     exp.Upper: strings.textual("upper"),
     exp.Replace: strings.textual("replace"),
     exp.Reverse: strings.textual("reverse"),
-    exp.MD5: strings.textual("md5"),
+    exp.MD5: strings.md5,
     exp.Trim: strings.textual("btrim"),
     exp.StrPosition: strings.textual("strpos", plain(t.INT4)),
     exp.StartsWith: strings.textual("starts_with", plain(t.BOOL)),

@@ -80,6 +80,14 @@ def textual(name: str, result: Type = _TEXT) -> Callable[..., Operand]:
     return rule
 
 
+def md5(node: exp.Expression, arguments: Arguments, zone: str) -> Operand:
+    """Translate md5() of text or bytea."""
+    operand = casts.as_known(arguments["this"], zone)
+    if operand.type.oid != t.BYTEA:
+        node.set("this", text("md5", operand, zone))
+    return Operand(node, _TEXT)
+
+
 def length(node: exp.Expression, arguments: Arguments, zone: str) -> Operand:
     """Translate length()."""
     operand = casts.as_known(arguments["this"], zone)

@@ -140,9 +140,7 @@ def _time(text: str, oid: int, typmod: int, zone: str) -> str:
         raise _not_read(text, oid) from None
     if not 0 <= typmod < 6:
         return read
-    clock = re.match(r"[\d:.]+", read)
-    assert clock is not None
-    return moments.rounded_time(clock[0], typmod) + read[clock.end() :]
+    return moments.rounded_clock(read, typmod)
 
 
 def _interval(text: str, oid: int, typmod: int, zone: str) -> str:
