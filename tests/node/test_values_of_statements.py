@@ -114,6 +114,8 @@ select id from vs.t where ch = any('{"a ",b}') order by id
 select id from vs.t where ch in ('a ', 'b') order by id
 select id from vs.t where ch in ('a '::text, 'b') order by id
 select id from vs.t where ch <> all(array['a ', 'b']) order by id
+select nullif(ch, t) || '|', array[nullif(ch, t), ch], nullif(vc, ch) || '|', nullif(i, 2.5) / 2
+ from vs.t order by id
 update vs.t set i = i + 1 where ch = any(array['a ', 'b'])
 update vs.t set i = i + 10 where ch in ('a ', 'b')
 update vs.t set i = i + 100 where ch = 'b '

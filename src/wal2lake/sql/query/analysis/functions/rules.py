@@ -81,10 +81,24 @@ def _choice(name: str, ordered: bool) -> Callable[..., Operand]:
     return rule
 
 
+def _compared_as(left: Operand, right: Operand, zone: str) -> Operand:
+    """Convert the left operand of ``=`` to the type of the operator's left side."""
+    a, b = left.type, right.type
+    if a.string and (b.string or b.oid == t.UNKNOWN):
+        is_char = t.BPCHAR in (a.oid, b.oid) and t.TEXT not in (a.oid, b.oid)
+        return casts.convert(left, plain(t.BPCHAR if is_char else t.TEXT), zone)
+    exact = a.oid in t.INTEGERS or a.oid == t.NUMERIC
+    if exact and b.oid in t.FLOATS:
+        return casts.convert(left, plain(t.FLOAT8), zone)
+    if a.oid in t.INTEGERS and b.oid == t.NUMERIC:
+        return casts.convert(left, plain(t.NUMERIC), zone)
+    return left
+
+
 def _nullif(node: exp.Expression, arguments: Arguments, zone: str) -> Operand:
     left, right = arguments["this"], arguments["expression"]
     a, b = casts.comparable(left, "=", right, zone)
-    value = casts.as_known(left, zone)
+    value = _compared_as(casts.as_known(left, zone), right, zone)
     result = exp.Case(
         ifs=[exp.If(this=exp.EQ(this=a.copy(), expression=b), true=exp.Null())],
         default=value.node.copy(),
