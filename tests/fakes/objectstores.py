@@ -82,7 +82,7 @@ def s3_server() -> Iterator[Server]:
         _request("PUT", f"http://127.0.0.1:{port}/{BUCKET}")
         config = (
             ("access_key_id", "key"),
-            ("secret_access_key", "secret"),
+            ("secret_access_key", "the-secret-of-the-store"),
             ("region", "us-east-1"),
         )
         yield Server(f"s3://{BUCKET}", port, config)

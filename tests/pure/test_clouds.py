@@ -21,6 +21,8 @@ from tests.fakes.objectstores import (
 from tests.fakes.storeproxy import Fault, Planned, StoreProxy
 
 from wal2lake.errors import ConfigurationError, StorageError
+from wal2lake.lake.jars import AZURE_JARS
+from wal2lake.lake.spark import access_to
 from wal2lake.lake.store import (
     CredentialsCommandFailed,
     StoreOptions,
@@ -96,6 +98,81 @@ def test_processes_have_the_settings_from_the_environment(tmp_path: Path) -> Non
     settings = loaded(tmp_path, AZURE, sas_token=f'"{SECRET}"')
     options = StoreOptions.from_environment(fixed_at_start(settings))
     assert options.config == (("sas_token", SECRET),) and not options.anonymous
+
+
+# ---- Spark ---------------------------------------------------------------------------------
+
+
+HADOOP = "spark.hadoop.fs.azure."
+
+APPLICATION = {"AZURE_CLIENT_ID": "me", "AZURE_TENANT_ID": "us"}
+
+SIGNATURE = (("sas_token", SECRET),)
+
+
+def test_spark_reads_azure_without_a_secret_among_its_settings(tmp_path: Path) -> None:
+    options = StoreOptions(
+        (("endpoint", "http://127.0.0.1:7/acc"), ("account_key", SECRET)),
+        connect_seconds=1.5,
+    )
+    # Of other keys: what [store] has is used.
+    others = {"AZURE_STORAGE_SAS_TOKEN": "x", **APPLICATION, "AZURE_CLIENT_SECRET": "y"}
+    access = access_to(AZURE, options, others, tmp_path)
+    assert access.jars == AZURE_JARS and len(AZURE_JARS[0].sha256) == 64
+    assert SECRET not in str(access.settings)
+    (name,) = access.environment
+    assert access.environment[name] == SECRET
+    found = access.settings
+    assert found[f"{HADOOP}account.auth.type"] == "SharedKey"
+    assert found[f"{HADOOP}account.key"] == f"${{env.{name}}}"
+    assert found[f"{HADOOP}abfs.endpoint"] == "127.0.0.1:7"
+    assert found[f"{HADOOP}account.hns.enabled"] == "false"
+    assert found[f"{HADOOP}http.connection.timeout"] == "1500"
+    assert found["spark.hadoop.fs.abfss.impl"].endswith(".AzureBlobFileSystem")
+    # In the cloud itself the class that insists on TLS is used.
+    cloud = access_to(AZURE, StoreOptions(SIGNATURE), {}, tmp_path)
+    assert not any("impl" in name or "endpoint" in name for name in cloud.settings)
+    tls = StoreOptions((("endpoint", "https://azure.local/acc"), *SIGNATURE))
+    found = access_to(AZURE, tls, {}, tmp_path).settings
+    assert found[f"{HADOOP}abfs.endpoint"] == "azure.local:443"
+    assert "spark.hadoop.fs.abfss.impl" not in found
+
+
+@pytest.mark.parametrize(
+    ("environment", "kind", "provider", "secret"),
+    [
+        ({}, "OAuth", "MsiTokenProvider", None),
+        ({"AZURE_STORAGE_ACCESS_KEY": "k", **APPLICATION}, "SharedKey", None, "k"),
+        ({"AZURE_STORAGE_SAS_TOKEN": "s"}, "SAS", None, "s"),
+        (
+            {**APPLICATION, "AZURE_CLIENT_SECRET": "p", "AZURE_STORAGE_SAS_TOKEN": "s"},
+            "OAuth",
+            "ClientCredsTokenProvider",
+            "p",
+        ),
+        (
+            {**APPLICATION, "AZURE_FEDERATED_TOKEN_FILE": "/f"},
+            "OAuth",
+            "WorkloadIdentityTokenProvider",
+            None,
+        ),
+    ],
+)
+def test_credentials_of_the_environment_for_spark(
+    tmp_path: Path,
+    environment: dict[str, str],
+    kind: str,
+    provider: str | None,
+    secret: str | None,
+) -> None:
+    access = access_to(AZURE, StoreOptions(), environment, tmp_path)
+    assert access.settings[f"{HADOOP}account.auth.type"] == kind
+    named = access.settings.get(f"{HADOOP}account.oauth.provider.type")
+    assert (named and named.rpartition(".")[2]) == provider
+    assert list(access.environment.values()) == ([] if secret is None else [secret])
+    values = [v for n, v in access.settings.items() if ".oauth2." in n]
+    if provider == "ClientCredsTokenProvider":
+        assert "https://login.microsoftonline.com/us/oauth2/token" in values
 
 
 # ---- tokens of a command -----------------------------------------------------------------------

@@ -42,7 +42,13 @@ from wal2lake.launch.directory.lockfile import LockFacts, LockFile
 from wal2lake.launch.directory.passfile import connection_parameters
 from wal2lake.launch.directory.warehouse import check_warehouse
 from wal2lake.launch.listeners import _hint, open_listeners
-from wal2lake.settings import FILE_NAME, Settings, SparkSettings, load
+from wal2lake.settings import (
+    FILE_NAME,
+    Settings,
+    SparkSettings,
+    StoreSettings,
+    load,
+)
 from wal2lake.settings.sections import SECTIONS
 from wal2lake.testing.waits import wait_until
 
@@ -336,13 +342,34 @@ def test_a_warehouse_that_may_be_written(tmp_path: Path) -> None:
     assert 'Set "warehouse" of [spark] to a directory that' in str(error.hint)
     check(f"{tmp_path}/warehouse")
     check(f"file://{tmp_path}/warehouse")
-    for scheme in ("gs", "az", "abfs", "abfss"):
-        error = refused(check, f"{scheme}://bucket/lake")
-        assert error.sqlstate == "0A000" and "not supported yet" in error.message
-        assert str(error.hint) == (
-            'Set "warehouse" of [spark] to a URL like s3://bucket/lake, to a path, or to a'
-            " file: URL of a file system that is mounted here."
-        )
+    error = refused(check, "gs://bucket/lake")
+    assert error.sqlstate == "0A000" and "not supported yet" in error.message
+    assert str(error.hint) == (
+        'Set "warehouse" of [spark] to a URL like s3://bucket/lake or az://container/lake,'
+        " to a path, or to a file: URL of a file system that is mounted here."
+    )
+    azure = "://lake@acc.dfs.core.windows.net/w"
+    assert refused(check, f"abfs{azure}").hint == f'Write it as "abfss{azure}".'
+    assert refused(check, "az://lake/w").hint == 'Set "account" of [store].'
+    store = StoreSettings(account="acc")
+    spark = SparkSettings(warehouse="az://lake/w")
+    assert Settings(tmp_path, spark=spark, store=store).warehouse == f"abfss{azure}"
+
+
+@pytest.mark.parametrize(
+    "store", [StoreSettings(credentials_command="c"), StoreSettings(anonymous=True)]
+)
+def test_credentials_that_spark_cannot_use_in_azure(
+    tmp_path: Path, store: StoreSettings
+) -> None:
+    spark = SparkSettings(warehouse="abfss://lake@acc.dfs.core.windows.net/w")
+    settings = Settings(tmp_path, spark=spark, store=store)
+    error = refused(check_warehouse, settings, {})
+    assert error.sqlstate == "0A000" and "cannot be used" in error.message
+    assert error.hint == (
+        'Remove it, and set "account_key" or "sas_token" of [store] or nothing: then the'
+        " identity in the environment or of the machine is used."
+    )
 
 
 def test_addresses_and_ports() -> None:

@@ -140,6 +140,18 @@ connector uses, in place of the SDK's bundle of all modules (640 MB). Netty and 
 are among Spark's own jars."""
 
 
+AZURE_JARS: tuple[Jar, ...] = (
+    Jar(
+        "org.apache.hadoop",
+        "hadoop-azure",
+        "3.4.2",
+        "f02ab756037abaecc45ea1869144ad3a69e25ccd84062bc37805837ca254e21c",
+    ),
+)
+"""The jar with which Spark reads Azure, 1 MB: Hadoop's connector. What it needs for ``abfss:`` is
+among Spark's own jars."""
+
+
 @dataclass(frozen=True, slots=True)
 class JarSource:
     """Places that jars come from."""
@@ -413,8 +425,8 @@ def _download_failed(jar: Jar, source: JarSource, reason: str) -> ConfigurationE
 
 
 def main() -> int:
-    """Fetch the jars for make, those for S3, too; one line for each, or one error."""
-    jars = (*DELTA_JARS, *S3_JARS)
+    """Fetch the jars for make, those for object stores, too; one line for each, or one error."""
+    jars = (*DELTA_JARS, *S3_JARS, *AZURE_JARS)
     try:
         find_java(os.environ)
         paths = locate_jars(JarSource.from_environment(os.environ), os.environ, jars)

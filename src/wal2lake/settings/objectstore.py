@@ -58,7 +58,7 @@ _AZURE: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class StoreSettings:
-    """The object store of warehouse and log: S3; for the log Google or Azure, too."""
+    """The object store of warehouse and log: S3 or Azure; for the log Google, too."""
 
     endpoint: str = setting(
         "",
@@ -102,7 +102,7 @@ class StoreSettings:
     )
     account: str = setting(
         "",
-        "Azure: storage account of a place like az://container/log.",
+        "Azure: storage account of a place like az://container/lake.",
         pattern=r"([a-z0-9]{3,24})?",
         allowed="3 to 24 small letters and digits",
         restart=True,
@@ -125,7 +125,8 @@ class StoreSettings:
         "",
         "Shell command that prints credentials as JSON: for S3 as a credential_process of AWS's"
         " programs does, for Azure as az account get-access-token, for Google as gcloud config"
-        " config-helper. It is run again before they expire, and has 30 seconds.",
+        " config-helper. It is run again before they expire, and has 30 seconds. Not for a"
+        " warehouse in Azure.",
         pattern=r"[^\r\n]*",
         allowed="a command in one line",
         restart=True,

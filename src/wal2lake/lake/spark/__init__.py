@@ -5,7 +5,7 @@ process; versions of tables; errors in PostgreSQL's words. Owns: the JVM's life 
 pools. Never: decides what to write.
 
     session       the JVM and its settings; ``classarchive`` makes it start faster
-    objectstores  what it needs to read tables in S3
+    access        what it needs to read tables in an object store
     hive          tables in a Hive metastore
     errors        translates Spark's errors to PostgreSQL's, with ``texts``
     executors     runs functions in executors
@@ -18,6 +18,7 @@ pools. Never: decides what to write.
 
 from pyspark.sql import SparkSession
 
+from wal2lake.lake.spark.access import access_to
 from wal2lake.lake.spark.batches import DeltaBatches
 from wal2lake.lake.spark.branch.branches import Branch, Branches, place_of_branches
 from wal2lake.lake.spark.branch.generated import RowRefused, generate, generated_rows
@@ -28,7 +29,6 @@ from wal2lake.lake.spark.delta.deltatables import DeltaTables
 from wal2lake.lake.spark.executors import SparkExecutors
 from wal2lake.lake.spark.expressions import SparkExpressions
 from wal2lake.lake.spark.hive import HiveCatalog
-from wal2lake.lake.spark.objectstores import access_to
 from wal2lake.lake.spark.query import Queries, relation
 from wal2lake.lake.spark.session import (
     SessionOptions,

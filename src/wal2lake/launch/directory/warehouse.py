@@ -2,8 +2,8 @@
 
 Takes the settings; raises ConfigurationError before the node listens, as the first CREATE TABLE
 would be too late to report it. A warehouse on this machine is tried and locked
-(``warehouselock``); one in S3 is tried, and its lease taken, by a program of its own
-(``engine.storetrial``), so that this process imports no client of a store; other object stores are
+(``warehouselock``); one in S3 or Azure is tried, and its lease taken, by a program of its own
+(``engine.storetrial``), so that this process imports no client of a store; Google's store is
 refused; other URLs, as HDFS, are not checked. Called by: supervisor.
 """
 
@@ -26,11 +26,14 @@ from wal2lake.model import WarehouseHolder
 from wal2lake.observe import get_logger
 from wal2lake.settings import Settings
 
-_NAMES: Final = frozenset({"s3", "s3a", "s3n"})
-"""Schemes of S3; the second and third are Hadoop's."""
-
-_OBJECT_STORES: Final = frozenset({"gs", "az", "abfs", "abfss"})
-"""Stores that Spark cannot read here yet."""
+_SCHEMES: Final[Mapping[str, str]] = {
+    "s3": "s3",
+    "s3a": "s3",
+    "s3n": "s3",
+    "abfss": "abfss",
+    "abfs": "abfss",
+}
+"""Schemes of object stores, and what the node calls each; others are Hadoop's."""
 
 _SPARE_SECONDS: Final = 60
 """Time that a trial has beyond that for attempts: to start, to find credentials, to clean up."""
@@ -52,21 +55,28 @@ def check_warehouse(settings: Settings, environ: Mapping[str, str]) -> None:
     warehouse = settings.warehouse
     url = urlsplit(warehouse)
     # urlsplit gives a scheme in small letters; Hadoop and the node's stores insist on them.
-    if url.scheme in _NAMES and not warehouse.startswith("s3:"):
-        own = f"s3{warehouse[len(url.scheme) :]}"
+    scheme = _SCHEMES.get(url.scheme)
+    if scheme is not None and not warehouse.startswith(f"{scheme}:"):
+        own = f"{scheme}{warehouse[len(url.scheme) :]}"
         raise ConfigurationError(
             f'invalid value for parameter "spark.warehouse": "{warehouse}"',
             hint=f'Write it as "{own}".',
         )
-    if url.scheme in _OBJECT_STORES:
+    if url.scheme == "az":
+        # With an account it has become an abfss URL.
+        raise ConfigurationError(
+            f'the warehouse "{warehouse}" names no storage account',
+            hint='Set "account" of [store].',
+        )
+    if url.scheme == "gs":
         raise ConfigurationError(
             f'the warehouse "{warehouse}" is in an object store that is not supported yet',
             sqlstate="0A000",
             detail="Tables can be written there, but Spark has no connector to read them.",
-            hint='Set "warehouse" of [spark] to a URL like s3://bucket/lake, to a path, or to'
-            " a file: URL of a file system that is mounted here.",
+            hint='Set "warehouse" of [spark] to a URL like s3://bucket/lake or az://container/lake,'
+            " to a path, or to a file: URL of a file system that is mounted here.",
         )
-    if url.scheme == "s3":
+    if scheme is not None:
         _check_bucket(settings, url.netloc, environ)
         return
     place = _directory(settings)
@@ -104,6 +114,7 @@ def _check_bucket(settings: Settings, bucket: str, environ: Mapping[str, str]) -
             f'the warehouse "{settings.warehouse}" names no bucket',
             hint="Write it as s3://bucket/lake.",
         )
+    _check_azure(settings)
     if not settings.spark.is_local:
         raise ConfigurationError(
             "a cluster cannot write to a warehouse in an object store yet",
@@ -120,6 +131,22 @@ def _check_bucket(settings: Settings, bucket: str, environ: Mapping[str, str]) -
             hint=tried["hint"],
             original=tried["original"],
         )
+
+
+def _check_azure(settings: Settings) -> None:
+    """Refuse credentials of [store] that Spark's connector for Azure cannot use."""
+    if not settings.warehouse.startswith("abfss:"):
+        return
+    for name in ("credentials_command", "anonymous"):
+        if getattr(settings.store, name):
+            raise ConfigurationError(
+                f'parameter "store.{name}" cannot be used for a warehouse in Azure yet',
+                sqlstate="0A000",
+                detail="Spark's connector reads tables there with a key, a signature, or an"
+                " identity.",
+                hint='Remove it, and set "account_key" or "sas_token" of [store] or nothing:'
+                " then the identity in the environment or of the machine is used.",
+            )
 
 
 def _try(

@@ -1,7 +1,7 @@
 """Gives Spark access to tables in S3, through Hadoop's connector.
 
 In: the options of the store's client, as the node's own writers have them. Out: jars, settings of
-Spark without secrets, options of the JVM, and variables for its environment. Called by ``engine``.
+Spark without secrets, options of the JVM, and variables for its environment.
 
 Queries that are not plain read the tables. Statements and large batches write their branches, whose
 commits have no other writer. Everything else is written through ``lake.store``.
@@ -19,13 +19,13 @@ import os
 import re
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from wal2lake.errors import ConfigurationError, reason_of
-from wal2lake.lake.jars import S3_JARS, Jar
-from wal2lake.lake.store import StoreOptions, is_object_store
+from wal2lake.lake.jars import S3_JARS
+from wal2lake.lake.spark.access.needs import SparkAccess, first_of, for_hadoop
+from wal2lake.lake.store import StoreOptions
 
 _PROVIDERS: Final = "software.amazon.awssdk.auth.credentials"
 
@@ -38,29 +38,15 @@ _REGION: Final = "us-east-1"
 """obstore's default, too."""
 
 
-@dataclass(frozen=True, slots=True)
-class SparkAccess:
-    """Needs of a session for tables of a warehouse."""
-
-    jars: tuple[Jar, ...] = ()
-    settings: Mapping[str, str] = field(default_factory=dict)
-    java_options: tuple[str, ...] = ()
-    environment: Mapping[str, str] = field(default_factory=dict)
-
-
-def access_to(
-    warehouse: str, options: StoreOptions, environment: Mapping[str, str], private: Path
+def access_to_s3(
+    options: StoreOptions, environment: Mapping[str, str], private: Path
 ) -> SparkAccess:
-    """Return what a session needs for a warehouse; nothing for one that is not in S3.
-
-    ``private``: directory for files that have the command for credentials; created if absent."""
-    if not is_object_store(warehouse):
-        return SparkAccess()
+    """Return what a session needs for a warehouse in S3."""
     config = dict(options.config)
-    region = config.get("region") or _first(
+    region = config.get("region") or first_of(
         environment, "AWS_REGION", "AWS_DEFAULT_REGION"
     )
-    endpoint = config.get("endpoint") or _first(
+    endpoint = config.get("endpoint") or first_of(
         environment, "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"
     )
     milliseconds = round(options.request_seconds * 1000)
@@ -81,14 +67,10 @@ def access_to(
     settings["fs.s3a.aws.credentials.provider"] = f"{_PROVIDERS}.{provider}"
     return SparkAccess(
         S3_JARS,
-        {f"spark.hadoop.{k}": v for k, v in settings.items()},
+        for_hadoop(settings),
         _profile_options(options.credentials_command, private),
         variables,
     )
-
-
-def _first(environment: Mapping[str, str], *names: str) -> str | None:
-    return next((environment[name] for name in names if environment.get(name)), None)
 
 
 def _credentials(

@@ -1,0 +1,144 @@
+"""Gives Spark access to tables in Azure, through Hadoop's connector (ABFS).
+
+In: the warehouse's URL, the options of the store's client. Out: a jar, settings of Spark without
+secrets, and variables for the JVM's environment.
+
+The node's own client speaks Azure's Blob protocol, whatever the account is. So does the connector
+in an account without a hierarchical namespace; in one with it, it speaks the Data Lake protocol,
+which has the same objects. It asks the account which kind it is, which an emulator cannot tell: a
+server of one's own is taken for one without.
+
+Credentials. Hadoop replaces ``${env.NAME}`` in a setting by a variable, so secrets are in the
+environment of the JVM alone. Without credentials in [store] they are looked for in the order of the
+node's own client. Sources: Hadoop 3.4 "Hadoop Azure Support: ABFS"; object_store 0.14,
+``MicrosoftAzureBuilder``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+from wal2lake.lake.jars import AZURE_JARS
+from wal2lake.lake.spark.access.needs import SparkAccess, first_of, for_hadoop
+from wal2lake.lake.store import StoreOptions
+
+_PACKAGE: Final = "org.apache.hadoop.fs.azurebfs"
+
+_SECRET: Final = "WAL2LAKE_AZURE_SECRET"
+"""Variable of the JVM with the key, the signature or the secret of an application."""
+
+_AUTHORITY: Final = "https://login.microsoftonline.com"
+"""Server of tokens of the public cloud."""
+
+_CLIENT: Final = ("AZURE_STORAGE_CLIENT_ID", "AZURE_CLIENT_ID")
+_TENANT: Final = ("AZURE_STORAGE_TENANT_ID", "AZURE_TENANT_ID")
+"""Variables that the node's own client reads, the first that is set; others are below."""
+
+
+def access_to_azure(
+    warehouse: str, options: StoreOptions, environment: Mapping[str, str], private: Path
+) -> SparkAccess:
+    """Return what a session needs for a warehouse ``abfss://container@host/...``."""
+    config = dict(options.config)
+    endpoint = config.get("endpoint") or first_of(
+        environment, "AZURE_ENDPOINT", "AZURE_STORAGE_ENDPOINT"
+    )
+    settings = {
+        "fs.azure.fns.account.service.type": "BLOB",
+        "fs.azure.http.connection.timeout": str(round(options.connect_seconds * 1000)),
+        "fs.azure.http.read.timeout": str(round(options.request_seconds * 1000)),
+        "fs.azure.buffer.dir": str(private),
+        **_server(endpoint),
+    }
+    found, secret = _credentials(config, environment)
+    return SparkAccess(
+        AZURE_JARS,
+        for_hadoop({**settings, **found}),
+        environment={} if secret is None else {_SECRET: secret},
+    )
+
+
+def _server(endpoint: str | None) -> dict[str, str]:
+    """Return the settings for a server that is not the cloud's own. The connector puts the account
+    behind host and port, as the path of the endpoint is."""
+    if not endpoint:
+        return {}
+    url = urlsplit(endpoint)
+    plain = url.scheme == "http"
+    settings = {
+        "fs.azure.abfs.endpoint": f"{url.hostname}:{url.port or (80 if plain else 443)}",
+        "fs.azure.account.hns.enabled": "false",
+    }
+    if plain:
+        # The class of abfss insists on TLS; that of abfs does not.
+        settings["fs.abfss.impl"] = f"{_PACKAGE}.AzureBlobFileSystem"
+        settings["fs.AbstractFileSystem.abfss.impl"] = f"{_PACKAGE}.Abfs"
+        settings["fs.azure.always.use.https"] = "false"
+    return settings
+
+
+def _credentials(
+    config: Mapping[str, str], environment: Mapping[str, str]
+) -> tuple[dict[str, str], str | None]:
+    """Return settings, and the secret that they name."""
+    key, signature = config.get("account_key"), config.get("sas_token")
+    if key is None and signature is None:
+        key = first_of(
+            environment,
+            "AZURE_STORAGE_ACCOUNT_KEY",
+            "AZURE_STORAGE_ACCESS_KEY",
+            "AZURE_STORAGE_MASTER_KEY",
+        )
+    if key is not None:
+        named = {"fs.azure.account.auth.type": "SharedKey"}
+        return {**named, "fs.azure.account.key": f"${{env.{_SECRET}}}"}, key
+    if signature is None:
+        tokens = _application(environment)
+        if tokens is not None:
+            return tokens
+        signature = first_of(
+            environment, "AZURE_STORAGE_SAS_KEY", "AZURE_STORAGE_SAS_TOKEN"
+        )
+    if signature is not None:
+        named = {"fs.azure.account.auth.type": "SAS"}
+        return {**named, "fs.azure.sas.fixed.token": f"${{env.{_SECRET}}}"}, signature
+    client = first_of(environment, *_CLIENT)
+    return _oauth("MsiTokenProvider", {"client.id": client} if client else {}), None
+
+
+def _application(
+    environment: Mapping[str, str],
+) -> tuple[dict[str, str], str | None] | None:
+    """Return the settings of an application or a pod that has an identity in the environment, and
+    the application's secret."""
+    client = first_of(environment, *_CLIENT)
+    tenant = first_of(environment, *_TENANT)
+    if client is None or tenant is None:
+        return None
+    authority = first_of(environment, "AZURE_AUTHORITY_HOST") or _AUTHORITY
+    authority = authority.rstrip("/")
+    named = {"client.id": client, "msi.tenant": tenant}
+    file = first_of(environment, "AZURE_FEDERATED_TOKEN_FILE")
+    if file is not None:
+        named |= {"token.file": file, "msi.authority": f"{authority}/"}
+        return _oauth("WorkloadIdentityTokenProvider", named), None
+    secret = first_of(environment, "AZURE_STORAGE_CLIENT_SECRET", "AZURE_CLIENT_SECRET")
+    if secret is None:
+        return None
+    named = {
+        "client.id": client,
+        "client.secret": f"${{env.{_SECRET}}}",
+        "client.endpoint": f"{authority}/{tenant}/oauth2/token",
+    }
+    return _oauth("ClientCredsTokenProvider", named), secret
+
+
+def _oauth(provider: str, named: Mapping[str, str]) -> dict[str, str]:
+    return {
+        "fs.azure.account.auth.type": "OAuth",
+        "fs.azure.account.oauth.provider.type": f"{_PACKAGE}.oauth2.{provider}",
+        **{f"fs.azure.account.oauth2.{name}": value for name, value in named.items()},
+    }
