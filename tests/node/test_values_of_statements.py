@@ -76,6 +76,8 @@ select @ '5' from vs.t
 select id from vs.t where @ i = 7
 select @ -5.5
 select @ typlen from pg_type where oid = 25
+select right(t, (-2147483648)::int), left(t, (-2147483648)::int), right(t, -1) from vs.t
+ order by id
 select md5(by), md5(t), md5(ch) from vs.t order by id
 """,
     "times and intervals": r"""

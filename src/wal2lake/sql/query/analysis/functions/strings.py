@@ -229,8 +229,13 @@ def end_of(name: str, operands: Sequence[Operand], zone: str) -> Operand:
     number = casts.settled(operands[1], plain(t.INT4), zone)
     if number.type.oid not in (t.INT2, t.INT4):
         raise no_function(name, operands[1].type)
-    # For NULL neither branch applies, so the result is NULL.
-    count = "case when :n >= 0 then :n when :n < 0 then greatest(char_length(:x) + :n, 0) end"
+    # For NULL no branch applies, so the result is NULL. The smallest integer has no positive
+    # counterpart: PostgreSQL's right() then cuts nothing.
+    least = "when :n = -2147483648 then char_length(:x)" if name == "right" else ""
+    count = (
+        f"case {least} when :n >= 0 then :n"
+        " when :n < 0 then greatest(char_length(:x) + :n, 0) end"
+    )
     return Operand(let(f"{name}(:x, {count})", x=value, n=number.node), _TEXT)
 
 
