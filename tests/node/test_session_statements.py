@@ -275,6 +275,20 @@ def test_a_cursor_with_scroll_goes_back_over_rows_that_are_on_the_disk(
         assert one == [(31234, "x" * 200)]
 
 
+def test_a_cursor_that_goes_backward_needs_scroll(sides: tuple[str, str]) -> None:
+    with psycopg.connect(sides[0]) as connection:
+        connection.execute(f"declare c cursor for {QUERY}")
+        connection.execute("fetch 2 c")
+        with pytest.raises(psycopg.errors.ObjectNotInPrerequisiteState) as caught:
+            connection.execute("fetch prior c")
+        hint = "Declare it with SCROLL option to enable backward scan."
+        assert caught.value.diag.message_hint == hint
+        connection.rollback()
+        connection.execute(f"declare c scroll cursor for {QUERY}")
+        connection.execute("fetch 2 c")
+        assert connection.execute("fetch prior c").fetchall() == [(1, "row 1")]
+
+
 def test_values_in_binary_format_are_refused(sides: tuple[str, str]) -> None:
     with psycopg.connect(sides[0]) as connection:
         connection.execute(f"declare c cursor for {QUERY}")
