@@ -5,7 +5,9 @@ The store is a directory, behind a double that fails or cuts as a test says.
 
 from __future__ import annotations
 
+import io
 import shutil
+import tarfile
 import threading
 from argparse import Namespace
 from collections.abc import Callable
@@ -47,7 +49,7 @@ from wal2lake.changelog import ChangeLog, LogReader, Retention
 from wal2lake.changelog.confirmed import Confirmed, ConfirmedFile
 from wal2lake.cli import init
 from wal2lake.errors import ConfigurationError, FeatureNotSupportedError, StorageError
-from wal2lake.lake.store import LocalStore, Store, store_at
+from wal2lake.lake.store import LocalStore, MissingFileError, Store, store_at
 from wal2lake.model import Lsn, Oid, SyncState
 from wal2lake.receive.source.slotcheck import UnusableSlot
 from wal2lake.receive.threads import archiver
@@ -342,6 +344,132 @@ def test_an_image_is_put_when_what_matters_has_changed(tmp_path: Path) -> None:
     assert other.keep()
     assert not one.keep()
     assert len(images(store)) == 3
+
+
+def test_an_image_has_the_files_in_folders(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    node = tmp_path / "node"
+    settings, catalog = a_node(node)
+    log_file = "logs/server.log"
+    settings = replace(settings, node=replace(settings.node, log_file=log_file))
+    store = LocalStore(tmp_path / "store")
+    (node / "certs" / "old").mkdir(parents=True)
+    for name in ("run", "log/1", "warehouse/t", "logs", ".hidden"):
+        (node / name).mkdir(parents=True)
+        (node / name / "server.log.1").write_text("no part of an image")
+    (node / "certs" / "server.key").write_text("secret")
+    (node / "certs" / "server.key").chmod(0o600)
+    (node / "certs" / "old" / "server.crt").write_text("certificate")
+    (node / "certs" / "link").symlink_to("server.key")
+    one = catalogs(settings, catalog, store)
+    assert one.keep()
+    assert not one.keep()
+    (node / "certs" / "server.key").write_text("another secret")
+    assert one.keep()
+    fetch(tmp_path / "new", tmp_path / "store")
+    capsys.readouterr()
+    new = tmp_path / "new"
+    assert (new / "certs" / "server.key").read_text() == "another secret"
+    assert (new / "certs" / "server.key").stat().st_mode & 0o777 == 0o600
+    assert (new / "certs").stat().st_mode & 0o777 == 0o700
+    assert (new / "certs" / "old" / "server.crt").read_text() == "certificate"
+    assert not (new / "certs" / "link").exists()
+    assert not list(new.rglob("server.log.1"))
+
+
+@pytest.mark.parametrize("name", ["../outside", "/outside", "certs//x", "a/.hidden"])
+def test_an_image_with_a_name_that_leads_elsewhere_is_damaged(
+    tmp_path: Path, name: str
+) -> None:
+    settings, catalog = a_node(tmp_path / "node")
+    store = LocalStore(tmp_path / "store")
+    assert catalogs(settings, catalog, store).keep()
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w:gz") as tar:
+        tar.addfile(tarfile.TarInfo(name))
+    (image,) = images(store)
+    store.put(f"{layout.CATALOGS}/{image}", content.getvalue())
+    with pytest.raises(StorageError, match="is damaged"):
+        fetch(tmp_path / "new", tmp_path / "store")
+    assert not (tmp_path / "outside").exists()
+
+
+def test_older_images_stay_if_the_new_one_cannot_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings, catalog = a_node(tmp_path / "node")
+    store = LocalStore(tmp_path / "store")
+    one = catalogs(settings, catalog, store)
+    assert [one.keep(now=True) for _ in range(3)] == [True] * 3
+    good = images(store)
+    put = store.put_if_absent
+
+    def cut(key: str, content: bytes, **options: Any) -> Any:
+        return put(key, content[:100], **options)
+
+    monkeypatch.setattr(store, "put_if_absent", cut)
+    with pytest.raises(StorageError, match="is not what was stored"):
+        one.keep(now=True)
+    assert set(good) < set(images(store))
+
+
+def test_a_damaged_catalog_is_no_image(tmp_path: Path) -> None:
+    settings, catalog = a_node(tmp_path / "node")
+    store = LocalStore(tmp_path / "store")
+    with catalog._database.reading() as connection:
+        (page,) = connection.execute(
+            "select rootpage from sqlite_master where name = 'snapshot_vector'"
+        ).fetchone()
+        (size,) = connection.execute("pragma page_size").fetchone()
+        connection.execute("pragma wal_checkpoint(truncate)").fetchall()
+    with settings.catalog_file.open("r+b") as file:
+        file.seek((page - 1) * size)
+        file.write(bytes(size))
+    with pytest.raises(StorageError, match=r'catalog ".*catalog.sqlite" is damaged'):
+        catalogs(settings, catalog, store).keep()
+    assert images(store) == []
+
+
+def test_segments_that_leave_while_a_node_is_fetched_are_listed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings, catalog = a_node(tmp_path / "node")
+    catalog.create_subscription(subscription(7), [])
+    store = LocalStore(tmp_path / "store")
+    assert catalogs(settings, catalog, store).keep()
+    logged(tmp_path / "log", 5).close()
+    sent = archive(tmp_path / "log", store)
+    sent.put_new()
+    (tmp_path / "new").mkdir()
+    node = fetch_node(str(tmp_path / "store"), tmp_path / "new")
+    real, left = LocalStore.read, [2, 0]
+
+    def read(self: LocalStore, key: str) -> bytes:
+        if left[1] == 0 and key.endswith(".json"):
+            left[0] -= 1
+            if left[0] == 0:
+                # The former node removes the first three.
+                sent.trim(4)
+                left[1] = 1
+        return real(self, key)
+
+    monkeypatch.setattr(LocalStore, "read", read)
+    fresh = replace(settings, directory=tmp_path / "new")
+    assert node.fetch_logs(fresh) == 2
+    numbers = LogReader(fresh.log_directory / "7").numbers()
+    assert list(numbers) == [4, 5]
+    assert left[1] == 1
+    # A store that names what it has not got ends the command.
+    shutil.rmtree(fresh.log_directory / "7")
+
+    def missing(self: LocalStore, key: str) -> bytes:
+        raise MissingFileError(key)
+
+    monkeypatch.setattr(LocalStore, "read", missing)
+    with pytest.raises(MissingFileError):
+        node.fetch_logs(fresh)
+    assert not (fresh.log_directory / "7").exists()
 
 
 def test_another_store_and_one_that_was_emptied_get_an_image(tmp_path: Path) -> None:
@@ -695,11 +823,19 @@ def test_prepared_transactions_are_not_for_a_disk_that_may_be_lost(
     )
 
 
+@pytest.mark.parametrize(
+    ("confirm", "detail"),
+    [
+        ("store", "and nothing behind it is confirmed to the publisher."),
+        ("disk", "and would be lost with the machine."),
+    ],
+)
 def test_behind_a_prepared_transaction_nothing_is_confirmed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, confirm: str, detail: str
 ) -> None:
     """A slot that was once used with two_phase sends them unasked."""
     settings, catalog = a_node(tmp_path / "node", store=str(tmp_path / "store"))
+    settings = replace(settings, log=replace(settings.log, confirm=confirm))
     monkeypatch.setattr(archiver, "prepared_spools", lambda directory: ["one"])
     log = settings.log_directory / "1"
     logged(log, 2).close()
@@ -720,6 +856,8 @@ def test_behind_a_prepared_transaction_nothing_is_confirmed(
             "End the prepared transaction at the publisher, and set two_phase of the"
             " subscription to false."
         )
+        assert held.value.detail is not None
+        assert held.value.detail.endswith(detail)
         assert one.position is None
         with pytest.raises(StorageError, match="has not answered yet"):
             one.record("s", Lsn(10))

@@ -4,7 +4,8 @@
     keep(now=True)    in any case, so that floors and published states are of this moment
 
 One object is one image: a tar file with ``catalog.sqlite`` and the node's settings, password file,
-certificates and the like, as a backup has them. It has every secret that the directory has.
+certificates and the like, in their folders, as a backup has them. It has every secret that the
+directory has.
 
 Several processes of a node call this: each receiver before it counts a segment as stored, because
 the segment may need definitions that were recorded with it, and the engine for what sessions
@@ -33,6 +34,7 @@ from wal2lake.archive.claims import FILE as CLAIM_FILE
 from wal2lake.archive.claims import NodeClaim, superseded
 from wal2lake.catalog import Catalog
 from wal2lake.changelog.files import storage_error
+from wal2lake.errors import StorageError
 from wal2lake.lake.store import Store
 from wal2lake.settings import Settings
 
@@ -48,7 +50,9 @@ _KEPT: Final = 3
 _MOST_BYTES: Final = 1 << 20
 """Larger files of the directory are no settings, keys or certificates."""
 
-_LEFT_OUT: Final = frozenset({"wal2lake.pid", "wal2lake.log", CLAIM_FILE})
+_LOG: Final = "wal2lake.log"
+
+_LEFT_OUT: Final = frozenset({"wal2lake.pid", CLAIM_FILE})
 
 
 @dataclass(slots=True)
@@ -113,6 +117,12 @@ class CatalogArchive:
         if self._store.put_if_absent(f"{layout.CATALOGS}/{name}", content) is None:
             raise superseded(self._store.location)
         self._store.settle(layout.CATALOGS)
+        if self._store.read(f"{layout.CATALOGS}/{name}") != content:
+            raise StorageError(
+                f'image "{name}" in "{self._store.location}" is not what was stored',
+                sqlstate="58030",
+            )
+        # Those before it leave only now that it is known to be one.
         for key in self._images()[:-_KEPT]:
             self._store.delete(f"{layout.CATALOGS}/{layout.catalog_name(*key)}")
 
@@ -131,7 +141,7 @@ class CatalogArchive:
                 self._catalog.images.copy_to(copy)
                 tar.add(copy, CATALOG)
                 for path in self._files():
-                    tar.add(path, path.name)
+                    tar.add(path, self._name(path))
             copy.unlink()
         except OSError as error:
             raise storage_error(
@@ -140,26 +150,49 @@ class CatalogArchive:
         return content.getvalue()
 
     def _files(self) -> list[Path]:
-        """Return the files of the node's directory that go with the catalog."""
-        left_out = {
-            *_LEFT_OUT,
-            self._settings.log_file and self._settings.log_file.name,
+        """Return the files of the node's directory that go with the catalog, in its folders, too,
+        but for those of tables and logs."""
+        settings = self._settings
+        apart = {
+            settings.run_directory,
+            settings.log_directory,
+            Path(settings.warehouse),
+            Path(self._store.location),
         }
+        directory = settings.directory
+        logs = directory / _LOG
+        left_out = tuple(
+            map(str, (settings.catalog_file, logs, settings.log_file or logs))
+        )
+        found = []
+        for place, folders, names in os.walk(directory):
+            folders[:] = [
+                name
+                for name in folders
+                if not name.startswith(".") and Path(place, name) not in apart
+            ]
+            found += [
+                Path(place, name)
+                for name in names
+                if not name.startswith(".") and not name.endswith(".tmp")
+            ]
         return sorted(
             path
-            for path in self._settings.directory.iterdir()
-            if path.name not in left_out
-            and not path.name.startswith((CATALOG, "wal2lake.log", "."))
-            and not path.name.endswith(".tmp")
+            for path in found
+            if not str(path).startswith(left_out)
+            and not (path.parent == directory and path.name in _LEFT_OUT)
             and path.is_file()
             and not path.is_symlink()
             and path.stat().st_size <= _MOST_BYTES
         )
 
+    def _name(self, path: Path) -> str:
+        return str(path.relative_to(self._settings.directory))
+
     def _stamp_of_files(self) -> str:
         try:
             stamps = [
-                (path.name, status.st_mtime_ns, status.st_size)
+                (self._name(path), status.st_mtime_ns, status.st_size)
                 for path in self._files()
                 # Goes with the next image. The sweep at a start finds what an older one lacks.
                 if path != self._settings.registered_file

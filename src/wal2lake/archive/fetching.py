@@ -17,6 +17,7 @@ import tarfile
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Final
 
 from wal2lake.archive import layout
 from wal2lake.archive.catalogs import CATALOG
@@ -35,6 +36,10 @@ from wal2lake.errors import ConfigurationError, StorageError
 from wal2lake.lake.store import MissingFileError, Store
 from wal2lake.model import Lsn
 from wal2lake.settings import FILE_NAME, Settings
+
+_LISTINGS: Final = 5
+"""Most listings of a log, each after a segment that the one before had was gone. A node removes
+segments once a minute, so two are enough but for a store that does not list what it has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +76,7 @@ class FetchedNode:
 
     def _fetch_log(self, subscription: RevivedSubscription, directory: Path) -> int:
         log = layout.log_name(subscription.oid, subscription.log)
-        segments = stored_segments(self.store, log, list(self.generations))
-        for folder, names in segments.values():
-            for name in names:
-                self._fetch(f"{folder}/{name}", directory / name)
+        segments = self._fetch_segments(log, directory)
         for generation in reversed(self.generations):
             key = f"{layout.log_folder(log, generation)}/{layout.CONFIRMED}"
             try:
@@ -87,6 +89,24 @@ class FetchedNode:
             with ConfirmedFile.open(directory) as confirmed:
                 confirmed.record(subscription.slot_name, Lsn(subscription.floor))
         sync_directory(directory)
+        return segments
+
+    def _fetch_segments(self, log: str, directory: Path) -> int:
+        """Fetch a log's segments; return their number. The former node may be removing the oldest
+        ones: it looks at the claims before it does, and a removal may last."""
+        for rest in reversed(range(_LISTINGS)):
+            segments = stored_segments(self.store, log, list(self.generations))
+            try:
+                for folder, names in segments.values():
+                    for name in names:
+                        self._fetch(f"{folder}/{name}", directory / name)
+            except MissingFileError:
+                if not rest:
+                    raise
+                for path in directory.iterdir():
+                    path.unlink()
+            else:
+                break
         return len(segments)
 
     def _fetch(self, key: str, path: Path) -> None:
@@ -149,15 +169,17 @@ def _unpack(content: bytes, directory: Path, place: str) -> str:
         with tarfile.open(fileobj=io.BytesIO(content), mode="r:gz") as tar:
             for member in tar:
                 file = tar.extractfile(member)
-                if file is None or "/" in member.name or member.name.startswith("."):
+                if file is None or not _is_below(member.name):
                     raise tarfile.TarError(member.name)
                 data = file.read()
                 if member.name == FILE_NAME:
                     settings = data.decode()
                     continue
                 path = directory / member.name
+                _make_folders(directory, path.parent)
                 write_temporary(path, data).rename(path)
                 path.chmod(member.mode & 0o700)
+                sync_directory(path.parent)
     except OSError as error:
         raise storage_error("write to file", directory, error) from error
     except (tarfile.TarError, EOFError, ValueError) as error:
@@ -165,6 +187,19 @@ def _unpack(content: bytes, directory: Path, place: str) -> str:
     if settings is None or not (directory / CATALOG).exists():
         raise _damaged(place)
     return settings
+
+
+def _is_below(name: str) -> bool:
+    """Whether a name in an image is a relative one that leads out of no directory."""
+    return not any(part.startswith(".") or not part for part in name.split("/"))
+
+
+def _make_folders(directory: Path, folder: Path) -> None:
+    """Make a folder of the directory, durably, which only its owner reads."""
+    if folder != directory and not folder.is_dir():
+        _make_folders(directory, folder.parent)
+        folder.mkdir(mode=0o700)
+        sync_directory(folder.parent)
 
 
 def _damaged(place: str) -> StorageError:

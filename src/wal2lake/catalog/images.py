@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from wal2lake.catalog.database import Database
+from wal2lake.errors import StorageError
 
 _FAST: Final = frozenset(
     {
@@ -110,7 +111,8 @@ class CatalogImages:
         return digest.hexdigest()
 
     def copy_to(self, target: Path) -> None:
-        """Copy the catalog as it is at one moment. Its writers do not wait."""
+        """Copy the catalog as it is at one moment. Its writers do not wait. Raises StorageError,
+        also for a copy that is damaged: it must not take the place of one that is not."""
         with self._database.reading():
             # SQLite would make it with the umask's mode.
             target.touch(0o600)
@@ -118,9 +120,16 @@ class CatalogImages:
             copy = sqlite3.connect(target)
             try:
                 source.backup(copy)
+                (found,) = copy.execute("pragma quick_check(1)").fetchone()
             finally:
                 copy.close()
                 source.close()
+        if found != "ok":
+            raise StorageError(
+                f'catalog "{self._database.path}" is damaged',
+                sqlstate="XX001",
+                original=found,
+            )
 
 
 def _tables(connection: sqlite3.Connection) -> list[str]:

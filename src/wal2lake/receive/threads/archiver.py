@@ -18,7 +18,8 @@ counts.
     another directory is the node    ends the run
 
 The position stands still while the publisher's prepared transactions wait in spools, which are not
-in the store.
+in the store. With ``log.confirm = disk`` they are confirmed all the same; then the error says what
+may be lost, and segments behind stay on the disk.
 """
 
 from __future__ import annotations
@@ -119,11 +120,16 @@ class Archiver:
         if self._position is None:
             segments.put_confirmed(self._confirmed.content())
         if prepared_spools(self._directory):
+            confirms = self._settings.log.confirm == "store"
             raise StorageError(
                 "a prepared transaction is not in the log's store",
                 sqlstate="0A000",
-                detail="It waits on this machine's disk for its COMMIT PREPARED, and nothing"
-                " behind it is confirmed to the publisher.",
+                detail="It waits on this machine's disk for its COMMIT PREPARED, "
+                + (
+                    "and nothing behind it is confirmed to the publisher."
+                    if confirms
+                    else "and would be lost with the machine."
+                ),
                 hint="End the prepared transaction at the publisher, and set two_phase of the"
                 " subscription to false.",
             )
