@@ -181,6 +181,38 @@ def test_an_error_of_a_task_is_raised_and_leaves_no_file(
     assert set((tmp_path / "t").glob("part-*")) == before
 
 
+@pytest.mark.parametrize("ties", [False, True])
+def test_the_events_of_one_key_wait_in_files_if_a_task_has_no_memory_for_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ties: bool
+) -> None:
+    table = Table(tmp_path / "t", [(0, n, "a", "b") for n in range(5)], 2)
+    model = TableModel(KEY, table.rows())
+    events = [
+        RowEvent(n, n, "U", (n + 1, 0, f"{n}" * 50, UNCHANGED), (n, 0))
+        if ties
+        else RowEvent(n, n, "U", (0, 3, f"{n}" * 50, UNCHANGED))
+        for n in range(400)
+    ]
+    model.apply_all(events)
+    task_bytes = 8000
+    held: list[int] = []
+    real = plan_share
+
+    def planning(changes: object, *others: object) -> object:
+        assert isinstance(changes, spread._Changes)
+        held.append(sum(one.nbytes for one in changes.held))
+        assert changes.size > 4 * task_bytes or not changes.paths
+        return real(changes, *others)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(spread, "plan_share", planning)
+    upsert = planned(table, events, TRUSTED, Tasks(), count=2, task_bytes=task_bytes)
+    assert isinstance(upsert, Upsert)
+    assert upsert.runs > 4
+    assert max(held) <= task_bytes // 2
+    table.commit(upsert)
+    assert table.rows() == model.rows
+
+
 def test_files_of_tasks_are_synced_where_they_are_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,7 +11,8 @@ Why this way. Events of different keys do not depend on each other, so each task
 share with the functions that evaluate a whole batch, within memory of its own. A key belongs to
 the task that its hash names. Keys that UPDATEs have changed are tied to each other: all of them
 belong to the first task. A file that several tasks have taken rows from gets one deletion vector,
-written here.
+written here. The events of a share that does not fit into the task's memory, as one hot key makes
+it, wait in files of the task's machine.
 
 A batch is not spread if its events depend on each other in another way, or need this process: no
 key, a deferrable one, a history, deleted rows that stay, expressions of Spark's, many key changes.
@@ -23,6 +24,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import groupby
 from typing import Final
 
 import duckdb
@@ -32,11 +34,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from wal2lake.errors import Wal2LakeError
-from wal2lake.lake.delta.datafile import discard_added
+from wal2lake.lake.delta.datafile import DataFileWriter, discard_added
 from wal2lake.lake.delta.durability import settle_files
 from wal2lake.lake.executors import Executors
 from wal2lake.lake.parquet import open_parquet
 from wal2lake.lake.staging.layout import ChangeShape, RowFailure
+from wal2lake.lake.staging.stage import read_staged
 from wal2lake.lake.store import store_at
 from wal2lake.lake.tablefiles import DataFile
 from wal2lake.lake.upsert.files.livefiles import LiveFiles
@@ -91,20 +94,18 @@ class _Answer:
 
 @dataclass(frozen=True, slots=True)
 class _Changes:
-    """The events of one task, in memory."""
+    """The events of one task."""
 
     shape: ChangeShape
     held: Sequence[pa.Table]
-    paths: Sequence[str] = ()
-
-    @property
-    def size(self) -> int:
-        """Bytes of all values."""
-        return sum(table.nbytes for table in self.held)
+    paths: Sequence[str]
+    """Files that have the other events."""
+    size: int
+    """Bytes of all values."""
 
     def tables(self) -> list[pa.Table]:
         """Return all tables."""
-        return list(self.held)
+        return [*self.held, *map(read_staged, self.paths)]
 
 
 def plan_spread(
@@ -209,18 +210,13 @@ def _evaluate(
 ) -> _Answer:
     """Evaluate the events of one task's keys. Runs in an executor."""
     try:
-        held = []
-        for path in paths:
-            for table in _groups(path):
-                columns = [table.column(f"n{i}") for i in shape.key]
-                rows = table.filter(pa.array(_belongs(_hashes(shape, columns), share)))
-                if rows.num_rows:
-                    held.append(rows)
-        if not held:
-            return _Answer(ShareEffect())
         with tempfile.TemporaryDirectory(prefix="wal2lake-") as directory:
+            events = _events_of(shape, paths, share)
+            # Half of a task's memory is for stored values.
+            changes = _gathered(shape, events, directory, max(1, task_bytes // 2))
+            if not changes.size:
+                return _Answer(ShareEffect())
             here = replace(batch, directory=f"{directory}/keys")
-            changes = _Changes(shape, held)
             effect = plan_share(changes, here, UpsertMemory(task_bytes))
         if isinstance(effect, ShareEffect):
             # The commit's own sync does not reach what another machine has in memory.
@@ -230,6 +226,46 @@ def _evaluate(
         return _Answer(effect)
     except Wal2LakeError as error:
         return _Answer(None, error)
+
+
+def _events_of(
+    shape: ChangeShape, paths: Sequence[str], share: _Share
+) -> Iterator[pa.Table]:
+    """Yield the events of one task's keys."""
+    for path in paths:
+        for table in _groups(path):
+            columns = [table.column(f"n{i}") for i in shape.key]
+            rows = table.filter(pa.array(_belongs(_hashes(shape, columns), share)))
+            if rows.num_rows:
+                yield rows
+
+
+def _gathered(
+    shape: ChangeShape, events: Iterator[pa.Table], directory: str, most_bytes: int
+) -> _Changes:
+    """Keep the events of a task; what exceeds ``most_bytes`` waits in files. A share has any size:
+    all events of a key belong to one task, and so do those of keys that are tied together."""
+    held: list[pa.Table] = []
+    spilled: list[str] = []
+    size = waiting = 0
+    for table in events:
+        held.append(table)
+        size += table.nbytes
+        if size > most_bytes:
+            spilled += _spilled(held, directory)
+            held.clear()
+            waiting, size = waiting + size, 0
+    return _Changes(shape, held, spilled, waiting + size)
+
+
+def _spilled(tables: Sequence[pa.Table], directory: str) -> Iterator[str]:
+    """Write tables, a file for each run of equal columns; yield the paths."""
+    for _, alike_tables in groupby(tables, lambda table: table.column_names):
+        with DataFileWriter(directory, durable=False) as writer:
+            for table in alike_tables:
+                writer.write(table)
+            if writer.finish() is not None:
+                yield writer.path
 
 
 def _belongs(hashes: Hashes, share: _Share) -> npt.NDArray[np.bool_]:
