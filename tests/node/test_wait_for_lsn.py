@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 
 import pytest
@@ -11,8 +10,10 @@ from tests.conftest import Database
 from tests.node.conftest import Psql
 
 from wal2lake.errors import PublisherError
+from wal2lake.pg.quoting import quote_literal
 from wal2lake.testing.mirror import Mirror
 from wal2lake.testing.node import Node
+from wal2lake.testing.waits import wait_until
 
 Subscribe = Callable[..., Mirror]
 
@@ -60,18 +61,29 @@ def test_a_client_reads_its_writes(
     assert "while the current transaction holds a snapshot" in refused.stderr
     assert "canceling statement due to statement timeout" in refused.stderr
 
+    said = what_a_wait_says(node, far, "alter subscription wf disable")
+    assert 'subscription "wf" is disabled' in said
+    node.sql("alter subscription wf enable")
+    said = what_a_wait_says(node, far, "drop subscription wf")
+    assert 'subscription "wf"' in said
+    assert "dropped" in said
+
+
+def what_a_wait_says(node: Node, wait: str, command: str) -> str:
+    """Return the error of a wait that a command ends."""
     result: list[str] = []
 
-    def wait() -> None:
+    def run() -> None:
         with pytest.raises(PublisherError) as caught:
-            node.sql(far)
+            node.sql(wait)
         result.append(str(caught.value))
 
-    waiting = threading.Thread(target=wait)
+    waiting = threading.Thread(target=run)
     waiting.start()
-    time.sleep(0.5)
+    active = f"select 1 from pg_stat_activity where query = {quote_literal(wait)}"
+    wait_until(lambda: node.sql(active))
     assert waiting.is_alive()
-    node.sql("alter subscription wf disable")
+    node.sql(command)
     waiting.join(30)
     assert not waiting.is_alive()
-    assert 'subscription "wf" is disabled' in result[0]
+    return result[0]
