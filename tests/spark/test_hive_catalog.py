@@ -111,6 +111,11 @@ def test_an_entry_comes_changes_and_goes(hive: HiveCatalog, tmp_path: Path) -> N
     assert step_for(hive, wanted, found, ()) is EntryStep.KEEP
     with pytest.raises(EntryRefused, match="has changed in the hive catalog"):
         hive.create(wanted)
+    found.original.getSd().getCols()[0].setComment("of the town")
+    hive.change(wanted, found)
+    found = hive.find(wanted.name)
+    assert found is not None
+    assert found.original.getSd().getCols()[0].getComment() == "of the town"
     changed = entry("towns", f"{tmp_path}/a b/towns", *FIELDS[:1])
     assert step_for(hive, changed, found, ()) is EntryStep.CHANGE
     hive.change(changed, found)

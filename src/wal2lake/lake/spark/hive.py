@@ -155,9 +155,15 @@ class HiveCatalog:
         table.setTableType("EXTERNAL_TABLE")
         table.setParameters(self._map({**kept, **hive_properties(entry)}))
         table.setPartitionKeys(self._jvm.java.util.ArrayList())
+        before = table.getSd()
+        comments = {
+            column.getName(): column.getComment()
+            for column in (before.getCols() if before is not None else None) or ()
+        }
         columns = self._jvm.java.util.ArrayList()
         for name, kind in _columns(entry):
-            columns.add(self._class("FieldSchema")(name, kind, ""))
+            comment = comments.get(name) or ""
+            columns.add(self._class("FieldSchema")(name, kind, comment))
         serde = self._class("SerDeInfo")()
         serde.setSerializationLib(_SERDE)
         serde.setParameters(
