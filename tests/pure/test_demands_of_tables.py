@@ -10,7 +10,7 @@ import random
 import uuid
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -22,9 +22,9 @@ from hypothesis import strategies as st
 from tests.fakes.histories import TRUSTED, shape_of
 from tests.pure.test_upsert import Table, staged_tables
 
-from wal2lake.errors import FeatureNotSupportedError
+from wal2lake.errors import FeatureNotSupportedError, StorageError
 from wal2lake.lake.expressions import RefusedRow, RefusedValue
-from wal2lake.lake.partitions import by_partition, value_of
+from wal2lake.lake.partitions import EMPTY_TEXT, by_partition, value_of
 from wal2lake.lake.staging.layout import RowFailure, Seq
 from wal2lake.lake.upsert import Upsert
 from wal2lake.lake.upsert.judging import ConflictRules
@@ -178,6 +178,84 @@ def test_a_value_that_cannot_be_computed_is_refused_at_its_event(
     assert failure.hint is not None
     assert failure.hint.startswith("Delta Lake's table computes this column")
     upsert = planned(good)
+    assert isinstance(upsert, Upsert)
+    table.commit(upsert)
+    assert table.rows()[2, 2] == (2, 2, "x", "2:x")
+
+
+@dataclass(frozen=True)
+class EmptyTexts(PythonDemands):
+    """A number of 0 has an empty text."""
+
+    def compute(self, rows: pa.Table) -> tuple[dict[str, pa.Array], list[RefusedValue]]:
+        columns, failed = super().compute(rows)
+        texts = columns["b"].to_pylist()
+        numbers = rows.column("number").to_pylist()
+        pairs = zip(numbers, texts, strict=True)
+        return {"b": pa.array([text if n else "" for n, text in pairs])}, failed
+
+
+@pytest.mark.parametrize("keyed", [True, False])
+def test_a_computed_empty_text_that_is_a_partition_is_refused_at_its_event(
+    tmp_path: Path, keyed: bool
+) -> None:
+    table = Table(tmp_path / "t", [(1, 1, "a", "1:a")], 1)
+    good, bad, later = (
+        RowEvent(1, 0, "I", (2, 2, "x", None)),
+        RowEvent(2, 5, "I", (2, 0, "x", None)),
+        RowEvent(3, 0, "I", (3, 0, "x", None)),
+    )
+
+    def planned(texts: frozenset[str]) -> Upsert | RowFailure:
+        rules = ConflictRules(relation="t", demands=EmptyTexts(), partition_texts=texts)
+        kind = shape_of([good, bad, later])
+        if not keyed:
+            kind = replace(kind, key=())
+        staged = staged_tables([good, bad, later], kind, 1)
+        return table.plan(kind, staged, TRUSTED, memory=1 << 20, rules=rules)
+
+    failure = planned(frozenset({"b"}))
+    assert isinstance(failure, RowFailure)
+    assert (failure.seq, failure.sqlstate) == (Seq(2, 5), "0A000")
+    assert (failure.message, failure.column) == (EMPTY_TEXT, "b")
+    assert failure.hint == (
+        "Create the table anew without partitions by this column, or skip the"
+        " transaction: ALTER SUBSCRIPTION ... SKIP (lsn = ...)."
+    )
+    # Another column has empty texts.
+    assert isinstance(planned(frozenset({"a"})), Upsert)
+
+
+@dataclass(frozen=True)
+class FailsOnce(PythonDemands):
+    """The first evaluation fails, for a reason that passes."""
+
+    calls: list[int] = field(default_factory=list)
+
+    def compute(self, rows: pa.Table) -> tuple[dict[str, pa.Array], list[RefusedValue]]:
+        self.calls.append(rows.num_rows)
+        columns, failed = super().compute(rows)
+        if len(self.calls) > 1:
+            return columns, failed
+        nulls = pa.nulls(rows.num_rows, pa.string())
+        return {"b": nulls}, [RefusedValue(0, "b", "53200", "out of memory")]
+
+
+@pytest.mark.parametrize("keyed", [True, False])
+def test_a_value_that_could_not_be_computed_at_first_does_not_become_null(
+    tmp_path: Path, keyed: bool
+) -> None:
+    table = Table(tmp_path / "t", [(1, 1, "a", "1:a")], 1)
+    rules = ConflictRules(relation="t", demands=FailsOnce())
+    events = [RowEvent(1, 0, "I", (2, 2, "x", None))]
+    kind = shape_of(events)
+    if not keyed:
+        kind = replace(kind, key=())
+    staged = staged_tables(events, kind, 1)
+    with pytest.raises(StorageError) as failed:
+        table.plan(kind, staged, TRUSTED, memory=1 << 20, rules=rules)
+    assert failed.value.sqlstate == "57P01"
+    upsert = table.plan(kind, staged, TRUSTED, memory=1 << 20, rules=rules)
     assert isinstance(upsert, Upsert)
     table.commit(upsert)
     assert table.rows()[2, 2] == (2, 2, "x", "2:x")

@@ -270,3 +270,31 @@ def test_an_empty_text_is_no_partition(
     staged = port.stage(request(lake, location, write_log(path, [good])))
     port.commit(staged, Cursor("app", 1))
     assert rows_of(spark_session, location) == {(2, 2): (2, 2, "a b/c=%20é", "b")}
+
+
+def test_a_computed_empty_text_is_no_partition(
+    lake: DeltaTables, spark_session: SparkSession, location: str, tmp_path: Path
+) -> None:
+    (
+        DeltaTable.create(spark_session)
+        .location(location)
+        .addColumn("grp", "int")
+        .addColumn("number", "int")
+        .addColumn("a", "string")
+        .addColumn("b", "string")
+        .addColumn("first", "string", generatedAlwaysAs="substring(b, 1, 1)")
+        .property("delta.enableDeletionVectors", "true")
+        .partitionedBy("first")
+        .execute()
+    )
+    port = batches_of(spark_session, lake, tmp_path, 1 << 20)
+    path = tmp_path / "log.parquet"
+    good = RowEvent(5, 0, "I", (2, 2, "a", "b"))
+    for bad in (
+        RowEvent(6, 3, "I", (1, 1, "a", "")),
+        RowEvent(6, 3, "U", (2, 2, "a", "")),
+    ):
+        failure = failure_of(port, lake, location, path, good, bad)
+        assert (failure.seq.commit_lsn, failure.seq.ordinal) == (6, 3)
+        assert (failure.sqlstate, failure.message) == ("0A000", EMPTY_TEXT)
+        assert failure.column == "first"

@@ -29,15 +29,31 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from wal2lake.errors import FeatureNotSupportedError, InternalError, StorageError
-from wal2lake.lake.port import PhysicalField
+from wal2lake.lake.port import FieldSpec, PhysicalField
 from wal2lake.pgtypes.moments import spark_number, spark_text
 
 EMPTY_TEXT: Final = (
     "an empty text cannot be stored in a column by which a table is partitioned"
 )
 
+EMPTY_TEXT_REMEDY: Final = (
+    "Create the table anew without partitions by this column, or skip the transaction: ALTER"
+    " SUBSCRIPTION ... SKIP (lsn = ...)."
+)
+
 Values = tuple[str | None, ...]
 """Values of one partition, in the order of the table's columns."""
+
+
+def text_partitions(
+    fields: Sequence[FieldSpec], physical: Sequence[PhysicalField]
+) -> frozenset[str]:
+    """Return the text columns by which a table is partitioned."""
+    return frozenset(
+        field.name
+        for field, stored in zip(fields, physical, strict=True)
+        if stored.is_partition and field.spark_ddl.lower() == "string"
+    )
 
 
 def instants(fields: Sequence[PhysicalField]) -> frozenset[str]:

@@ -1,10 +1,11 @@
 """The batch port on Spark and Delta: staging, net change, commit.
 
 Inserts that cannot meet an existing row become data files at once. All other changes are staged,
-reduced to the net change per key and merged. The caller decides which of the two a batch is
-(``StageRequest.append``); this module decides by the number of rows how many tasks convert it, and
-whether a Spark job does. Batches are applied in this process (``upsert/``), in parts that fit into
-memory. A table of types that this node does not write is refused.
+reduced to the net change per key, and applied by one commit. The caller decides which of the two a
+batch is (``StageRequest.append``); this module decides by the number of rows how many tasks convert
+it, and whether a Spark job does. ``upsert/`` applies a batch in parts that fit into memory: in this
+process, or with a cluster's master, if executors have staged the batch and its keys can be divided,
+in tasks (``runs.spread``). A table of types that this node does not write is refused.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from wal2lake.lake.compaction import Compactor
 from wal2lake.lake.delta.datafile import discard_added
 from wal2lake.lake.executors import Pool
 from wal2lake.lake.keyindex import KeyIndex
+from wal2lake.lake.partitions import text_partitions
 from wal2lake.lake.port import CommitConflict, Committed, Cursor, TableState
 from wal2lake.lake.spark.delta.deltatables import DeltaTables
 from wal2lake.lake.spark.executors import SparkExecutors
@@ -306,6 +308,7 @@ class DeltaBatches:
             request.rules.generated,
             _deletion_marks(request),
             demands,
+            text_partitions(request.state.fields, request.state.physical_fields),
         )
         batch = BatchRules(
             request.state,

@@ -23,6 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from wal2lake.errors import sqlstate_of
+from wal2lake.lake.partitions import EMPTY_TEXT, EMPTY_TEXT_REMEDY
 from wal2lake.lake.port import FieldSpec
 from wal2lake.lake.staging.convert import SentColumn, convert_column, mapping_of
 from wal2lake.model import Generated, Generation
@@ -56,8 +57,17 @@ class NotComputed:
     """Whether Delta Lake generates the column, by an expression of Spark's."""
 
     @property
+    def named_column(self) -> str | None:
+        """The column that the error names: PostgreSQL names one only while it converts the
+        column's value."""
+        is_named = self.hint is None or self.message == EMPTY_TEXT
+        return self.column if is_named else None
+
+    @property
     def hint(self) -> str | None:
         """Remedy for an operator; None if the general hint for a column applies."""
+        if self.message == EMPTY_TEXT:
+            return EMPTY_TEXT_REMEDY
         if self.sqlstate == _NOT_NULL_VIOLATION:
             return None
         return _COMPUTED_BY_DELTA if self.by_delta else computed_here(self.column)
@@ -122,6 +132,21 @@ def _column(
         for bad in converted.bad
     ]
     return converted.array, failed
+
+
+def empty_texts(
+    rows: pa.Table, names: Collection[str], where: Mask | None = None
+) -> list[NotComputed]:
+    """Return the rows (``where`` only) with an empty text in a column by which the table is
+    partitioned, where Delta reads it as NULL."""
+    failed: list[NotComputed] = []
+    for name in sorted(names):
+        empty = pc.fill_null(pc.equal(rows.column(name), ""), False).to_numpy()
+        positions = np.flatnonzero(empty if where is None else empty & where)
+        failed += [
+            NotComputed(int(row), name, "0A000", EMPTY_TEXT) for row in positions
+        ]
+    return failed
 
 
 def in_place(column: pa.ChunkedArray, values: pa.Array, where: Mask) -> pa.Array:

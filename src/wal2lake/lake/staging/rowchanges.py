@@ -22,14 +22,17 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from wal2lake.lake.origins import BatchCommits
-from wal2lake.lake.partitions import EMPTY_TEXT
+from wal2lake.lake.partitions import (
+    EMPTY_TEXT,
+    EMPTY_TEXT_REMEDY,
+    text_partitions,
+)
 from wal2lake.lake.port import FieldSpec, PhysicalField
 from wal2lake.lake.staging.convert import (
     NO_RULES,
@@ -57,11 +60,6 @@ from wal2lake.lake.staging.wholerows import refused_by_checks, with_generated
 from wal2lake.model import Coercion, Generated, Lsn, Relation, ReplicaIdentity
 from wal2lake.pgtypes import RemoteTypes, TypeMapping
 from wal2lake.pgtypes.moments import numbered
-
-_NO_EMPTY_TEXT: Final = (
-    "Create the table anew without partitions by this column, or skip the transaction: ALTER"
-    " SUBSCRIPTION ... SKIP (lsn = ...)."
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,11 +104,7 @@ class StageTarget:
     @property
     def partition_texts(self) -> frozenset[str]:
         """The text columns by which the table is partitioned."""
-        return frozenset(
-            field.name
-            for field, physical in zip(self.fields, self.physical, strict=True)
-            if physical.is_partition and field.spark_ddl.lower() == "string"
-        )
+        return text_partitions(self.fields, self.physical)
 
     @property
     def qualified(self) -> str:
@@ -534,7 +528,7 @@ class _Rows:
         empty = pc.fill_null(pc.equal(array, ""), False)
         rows = np.flatnonzero(empty.to_numpy(zero_copy_only=False) & where)
         return [
-            BadValue(int(row), spec.name, "0A000", EMPTY_TEXT, hint=_NO_EMPTY_TEXT)
+            BadValue(int(row), spec.name, "0A000", EMPTY_TEXT, hint=EMPTY_TEXT_REMEDY)
             for row in rows[:1]
             if all(row != b.row for b in bad)
         ]
@@ -546,6 +540,11 @@ class _Rows:
             target.rules, target.name, target.fields, rows, bad, where
         )
         bad += refused
+        computed = {name for name, _ in target.rules.generated}
+        for spec in target.fields:
+            if spec.name in computed:
+                values = rows.column(spec.name).combine_chunks()
+                bad += self.empty_texts(values, spec, where, bad)
         return rows
 
     def unchecked(

@@ -24,6 +24,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from wal2lake.errors import StorageError
 from wal2lake.lake.staging.generated import inputs_of, missing_value
 from wal2lake.lake.staging.layout import (
     INSERT,
@@ -59,7 +60,9 @@ def watched_events(
     if complete.any():
         positions = np.flatnonzero(complete)
         rows = _new_rows(shape, table.take(pa.array(positions)))
+        before = rows
         rows, failed = rules.computed(shape.fields, rows)
+        _refuse_lost_values(rules, before, rows)
         violations = rules.violating(rows) | _missing(rules, rows)
         violations[[failure.row for failure in failed]] = True
         watched[positions] = violations
@@ -104,7 +107,23 @@ def first_unfit_insert(
         return None
     rows = _new_rows(shape, table)
     unfit = first_unfit(rules, shape, table, range(table.num_rows), rows)
+    if unfit is None and rules.demands.generated:
+        _refuse_lost_values(rules, rows, rules.computed(shape.fields, rows)[0])
     return None if unfit is None else unfit[1]
+
+
+def _refuse_lost_values(rules: ConflictRules, before: pa.Table, now: pa.Table) -> None:
+    """Raise StorageError, to try again, if a column of Delta's own has a value now that could not
+    be computed when the events were loaded (``with_demanded``): the row would have NULL there."""
+    if rules.demands is None:
+        return
+    for name in rules.demands.generated:
+        lost = pc.and_(pc.is_null(before.column(name)), pc.is_valid(now.column(name)))
+        if pc.any(lost).as_py():
+            raise StorageError(
+                f'could not compute column "{name}" of relation "{rules.relation}"',
+                sqlstate="57P01",
+            )
 
 
 def _new_rows(shape: ChangeShape, table: pa.Table) -> pa.Table:
@@ -169,7 +188,7 @@ def first_unfit(
     if first is not None and not (violations.size and violations[0] < first.row):
         event = events[first.row]
         failure = _failure(table, event, first.sqlstate, first.message)
-        column = first.column if first.hint is None else None
+        column = first.named_column
         return event, replace(failure, column=column, hint=first.hint)
     if not violations.size:
         return None

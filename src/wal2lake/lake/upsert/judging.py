@@ -27,7 +27,12 @@ from wal2lake.lake.expressions import (
 from wal2lake.lake.origins import LONG_AGO, UNKNOWN, BatchCommits, RowMarks
 from wal2lake.lake.port import FieldSpec
 from wal2lake.lake.rowtexts import row_texts
-from wal2lake.lake.staging.generated import NotComputed, computed, in_place
+from wal2lake.lake.staging.generated import (
+    NotComputed,
+    computed,
+    empty_texts,
+    in_place,
+)
 from wal2lake.lake.staging.layout import ChangeShape
 from wal2lake.lake.staging.rowchecks import Violation, explained, violating
 from wal2lake.lake.upsert.keys import Places
@@ -84,6 +89,9 @@ class ConflictRules:
     demands: RowDemands | None = None
     """Delta's demands on rows; None if there are none."""
 
+    partition_texts: frozenset[str] = field(default_factory=frozenset)
+    """Text columns by which the table is partitioned."""
+
     @property
     def looks_at_rows(self) -> bool:
         """True if the rows that UPDATEs make must be checked or computed."""
@@ -100,6 +108,13 @@ class ConflictRules:
     ) -> tuple[pa.Table, list[NotComputed]]:
         """Compute the generated columns of rows (``where`` only), as ``generated.computed``; also
         those of Delta's own."""
+        rows, failed = self._computed(fields, rows, where)
+        failed += empty_texts(rows, self.computes & self.partition_texts, where)
+        return rows, sorted(failed, key=lambda failure: failure.row)
+
+    def _computed(
+        self, fields: Sequence[FieldSpec], rows: pa.Table, where: Mask | None
+    ) -> tuple[pa.Table, list[NotComputed]]:
         rows, failed = computed(self.generated, fields, rows, where)
         if self.demands is None or not self.demands.generated or not rows.num_rows:
             return rows, failed
@@ -117,7 +132,7 @@ class ConflictRules:
             NotComputed(int(positions[v.row]), v.column, v.sqlstate, v.message, True)
             for v in refused
         ]
-        return rows, sorted(failed, key=lambda failure: failure.row)
+        return rows, failed
 
     def violating(self, rows: pa.Table) -> Mask:
         """Mark the rows that violate a constraint, also one of Delta's own."""
