@@ -134,6 +134,17 @@ def test_at_once_for_the_commit_of_its_transaction(noted: Noted) -> None:
     assert len(noted.sent) == 3
 
 
+def test_what_is_before_a_malformed_message_is_recorded(noted: Noted) -> None:
+    """The log keeps the transactions before it, and they do not come again."""
+    begin, commit = Begin(Lsn(500), 0, X), Commit(Lsn(500), END, 0)
+    whole = gulp(begin, described(1), commit, Begin(Lsn(600), 0, Y), described(2))
+    lengths = whole.lengths.copy()
+    lengths[-1] += 1
+    malformed = Gulp(whole.data + b"?", lengths, False)
+    keeper(noted, **FOLLOW).record(malformed)
+    assert noted.sent == [(500, 1)]
+
+
 def test_a_streamed_transaction_is_asked_for_when_it_commits(noted: Noted) -> None:
     one = keeper(noted, **FOLLOW)
     one.record(gulp(StreamStart(X, True), described(1, X), StreamStop()))

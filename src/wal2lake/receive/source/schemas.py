@@ -154,8 +154,8 @@ class SchemaKeeper:
             try:
                 committed += self._read(body)
             except ProtocolViolation:
-                # The decoder reports the violation.
-                return
+                # The decoder reports the violation. Transactions before it are logged.
+                break
         if committed:
             self._read_schemas(committed)
         elif self._ended:
