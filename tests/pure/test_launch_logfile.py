@@ -18,7 +18,7 @@ from wal2lake.launch import is_locked, read_lock
 from wal2lake.launch.children.echo import LogEcho
 from wal2lake.launch.children.logfile import LogRotation, RotatedFile
 from wal2lake.launch.directory.lockfile import LockFacts, LockFile
-from wal2lake.launch.processes import Process, processes
+from wal2lake.launch.processes import Process, is_alive, processes
 from wal2lake.launch.start.node import run_node
 from wal2lake.settings import FILE_NAME
 from wal2lake.testing.waits import wait_until
@@ -214,7 +214,10 @@ def test_the_last_words_are_written_without_a_collector(tmp_path: Path) -> None:
     """What was in the pipe of a collector that died just before the end was lost."""
     node = FakeNode(tmp_path, node__log_file="server.log").start()
     (tmp_path / "fake" / "fault").write_text("OSError _fork")
-    os.kill(collector_of(node, {*node.pids()}).pid, signal.SIGKILL)
+    collector = collector_of(node, {*node.pids()})
+    os.kill(collector.pid, signal.SIGKILL)
+    # It takes with it what a read that has begun returns.
+    wait_until(lambda: not is_alive(collector.pid))
     node.signal(signal.SIGTERM)
     assert node.wait_end() == 0
     last = "database system is shut down\n"
