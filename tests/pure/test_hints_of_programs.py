@@ -152,9 +152,10 @@ def test_files_and_places_of_settings(tmp_path: Path) -> None:
     start(log__directory=f"file://{tmp_path}/mounted")
     cluster = {"spark__master": "spark://m:7077"}
     assert refused(lambda: start(**cluster)).hint == (
-        'Set "directory" of [log] and "warehouse" of [spark], or a master on this machine'
-        " (local[*])."
+        'Set "warehouse" of [spark], and "store" of [log] to a URL or "directory" of [log]'
+        " to such a directory; or set a master on this machine (local[*])."
     )
+    start(**cluster, log__store="s3://b/log", spark__warehouse="/mnt/warehouse")
     start(**cluster, log__directory="/mnt/log", spark__warehouse="/mnt/warehouse")
     start(spark__master="local[*]")
     path = directory / FILE_NAME

@@ -130,6 +130,29 @@ def test_a_cluster_wants_log_and_warehouse_in_a_place_of_all(tmp_path):
     found = load(write(tmp_path, text), {})
     assert not found.spark.is_local
     assert found.exchange_directory == Path("/s/l/spark")
+    assert found.executors_store is None
+
+
+def test_a_cluster_reads_the_log_in_an_object_store(tmp_path):
+    cluster = '[spark]\nmaster = "spark://m:7077"\n'
+    for text, store in (
+        ('warehouse = "s3://b/w"\n', "s3://b/w-log"),
+        ('warehouse = "s3://b/w"\n[log]\nstore = "s3://b/l"\n', "s3://b/l"),
+        ('warehouse = "/s/w"\n[log]\nstore = "s3://b/l"\n', "s3://b/l"),
+    ):
+        found = load(write(tmp_path, cluster + text), {})
+        assert found.executors_store == found.log_store == store
+        assert found.exchange_directory == tmp_path / "run"
+    # The root of a bucket has no place beside it, and a directory may be the node's alone.
+    for text in (
+        'warehouse = "s3://b"\n',
+        'warehouse = "/s/w"\n[log]\nstore = "/s/l"\n',
+    ):
+        with pytest.raises(ConfigurationError, match=r"log\.directory"):
+            load(write(tmp_path, cluster + text), {})
+    alone = load(write(tmp_path, '[spark]\nwarehouse = "s3://b/w"\n'), {})
+    assert alone.executors_store is None
+    assert alone.log_store is None
 
 
 def test_spark_properties_pass_through_however_they_are_quoted(tmp_path):

@@ -140,6 +140,27 @@ def test_spark_has_no_secret_among_its_settings(tmp_path: Path) -> None:
     assert access_to("/w", options, {}, tmp_path).jars == ()
 
 
+def test_a_clusters_executors_get_keys_and_command_beside_the_settings(
+    tmp_path: Path,
+) -> None:
+    keys = (("access_key_id", "key"), ("secret_access_key", SECRET))
+    access = access_to("s3://b/w", StoreOptions(keys), {}, tmp_path, is_cluster=True)
+    assert SECRET not in str(access.settings)
+    assert SECRET not in str(access.executor_java_options)
+    assert access.secrets == {
+        "fs.s3a.access.key": "key",
+        "fs.s3a.secret.key": SECRET,
+    }
+    options = StoreOptions(credentials_command=f"echo {SECRET}")
+    access = access_to("s3://b/w", options, {}, tmp_path, is_cluster=True)
+    assert access.secrets == {}
+    assert SECRET not in str(access)
+    script, profile = map(Path, access.settings["spark.files"].split(","))
+    assert run_command(f"cd {script.parent} && /bin/sh {script.name}") == f"{SECRET}\n"
+    assert profile.read_text().endswith(f"/bin/sh {script.name}\n")
+    assert f"-Daws.configFile={profile.name}" in access.executor_java_options
+
+
 def test_spark_runs_the_command_itself(tmp_path: Path) -> None:
     command = "echo 'a #b' ; echo c\t# no more"
     options = StoreOptions(credentials_command=command)
@@ -517,16 +538,19 @@ def test_a_warehouse_that_cannot_be_used_is_refused(tmp_path: Path, s3: Server) 
         with pytest.raises(ConfigurationError) as caught:
             tried(tmp_path, other, s3.port)
         assert caught.value.hint == 'Write it as "s3://Bucket/lake".'
+    tried(tmp_path, f"s3://{BUCKET}/lake", s3.port, spark__master="spark://m:7077")
+
+
+def test_a_cluster_has_no_tables_in_azure_yet(tmp_path: Path) -> None:
+    place = "abfss://lake@account.dfs.core.windows.net/lake"
+    (tmp_path / FILE_NAME).write_text("")
+    settings = load(
+        tmp_path, {}, {"spark.warehouse": place, "spark.master": "spark://m:7077"}
+    )
     with pytest.raises(ConfigurationError) as caught:
-        tried(
-            tmp_path,
-            f"s3://{BUCKET}/lake",
-            s3.port,
-            spark__master="spark://m:7077",
-            log__directory=str(tmp_path),
-        )
+        check_warehouse(settings, {})
     assert caught.value.sqlstate == "0A000"
     assert caught.value.hint == (
-        'Set "master" of [spark] to local[*], or "warehouse" to a directory that all machines'
-        " of the cluster mount."
+        'Set "master" of [spark] to local[*], or "warehouse" to a bucket in S3 or to a'
+        " directory that all machines of the cluster mount."
     )

@@ -208,6 +208,10 @@ def test_a_clusters_executors_have_the_drivers_rules_for_logging(
     assert configuration(options)["spark.executor.extraJavaOptions"] == (
         "-Dlog4j2.configurationFile=file:///shared/a%20b/log4j2.properties -Dx=y"
     )
+    apart = replace(options, exchange_dir=None, executor_java_options=("-Da=b",))
+    assert configuration(apart)["spark.executor.extraJavaOptions"] == (
+        "-Dlog4j2.level=FATAL -Da=b -Dx=y"
+    )
     alone = configuration(replace(options, master="local[2]"))
     assert alone["spark.executor.extraJavaOptions"] == "-Dx=y"
 

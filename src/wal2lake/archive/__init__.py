@@ -11,6 +11,7 @@ is confirmed to a publisher.
     catalogs    the catalog, with the files beside it, after each change that matters
     segments    the sealed segments of one subscription
     keeping     the engine's thread, for nodes without receivers
+    placing     segments as a cluster's executors find them
     fetching    the way back: ``wal2lake init --from``
 """
 
@@ -19,6 +20,7 @@ from wal2lake.archive.claims import ClaimFile, Claims, NodeClaim, Superseded
 from wal2lake.archive.fetching import FetchedNode, fetch_node
 from wal2lake.archive.keeping import ArchiveKeeper
 from wal2lake.archive.opening import NodeArchive, open_archive
+from wal2lake.archive.placing import StoredLog, staging_url
 from wal2lake.archive.segments import SegmentArchive
 
 __all__ = [
@@ -30,7 +32,9 @@ __all__ = [
     "NodeArchive",
     "NodeClaim",
     "SegmentArchive",
+    "StoredLog",
     "Superseded",
     "fetch_node",
     "open_archive",
+    "staging_url",
 ]

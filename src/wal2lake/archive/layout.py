@@ -4,6 +4,8 @@
     catalog/<generation>-<number>.tar.gz      the catalog and the files beside it
     log/<subid>/<log>/<generation>/seg-...    segments, named as on disk; the manifest comes last
     log/<subid>/<log>/<generation>/confirmed  the file ``confirmed``
+    staging/                                  changes of batches that a cluster's executors evaluate
+    warm-up/                                  a table of the engine's start, removed at once
 
 A subscription begins another log, with the next number, when it begins at another slot.
 
@@ -20,6 +22,7 @@ from typing import Final
 CLAIMS: Final = "claims"
 CATALOGS: Final = "catalog"
 LOGS: Final = "log"
+STAGING: Final = "staging"
 CONFIRMED: Final = "confirmed"
 
 _CLAIM: Final = re.compile(r"(\d{20})\.json\Z")

@@ -199,7 +199,7 @@ class _Engine:
         self._tell_ready()
         get_logger().info("node is ready to accept connections")
         if not self._catalog.subscriptions():
-            warm_up(spark, settings.exchange_directory / "warm-up")
+            warm_up(spark, settings.executors_store or str(settings.exchange_directory))
 
         alive = self._wait(
             lambda: _watch(spark, node),

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from wal2lake.apply.launcher import ApplyLauncher
+from wal2lake.archive import staging_url
 from wal2lake.catalog import Catalog
 from wal2lake.engine.columndefaults import EvaluatedDefaults
 from wal2lake.engine.followedtables import FollowedTables
@@ -70,6 +71,7 @@ def session_options(settings: Settings) -> SessionOptions:
         StoreOptions.from_environment(fixed_at_start(settings)),
         environment,
         settings.run_directory / "store",
+        is_cluster=not settings.spark.is_local,
     )
 
     def announce(missing: Sequence[object]) -> None:
@@ -82,13 +84,15 @@ def session_options(settings: Settings) -> SessionOptions:
         jars=locate_jars(source, environment, on_download=announce),
         added_jars=locate_jars(source, environment, access.jars, on_download=announce),
         local_dir=settings.run_directory / "spark",
-        exchange_dir=settings.exchange_directory,
+        exchange_dir=None if settings.executors_store else settings.exchange_directory,
         warehouse=_own_tables(settings),
         master=settings.spark.master,
         driver_memory=settings.spark.driver_memory,
         class_archive=class_archive_path(),
         environment=access.environment,
         java_options=access.java_options,
+        executor_java_options=access.executor_java_options,
+        secrets=access.secrets,
         extra={**for_executors, **access.settings, **settings.spark.conf},
     )
 
@@ -145,6 +149,7 @@ def assemble(
         spreads=not options.is_local,
         index=index,
         compactor=compactor,
+        shared=staging_url(settings.executors_store),
     )
     alter = FollowedTables(lambda: node)
     queries = Queries(spark)

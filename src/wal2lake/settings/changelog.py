@@ -31,7 +31,8 @@ class LogSettings:
         "",
         "Where sealed segments and the catalog are put, too: a URL like s3://bucket/node-log, or"
         " a directory that outlives this machine. The former has passwords: let nobody else read"
-        " it. Empty: nowhere, or, with confirm = store, the warehouse's URL with -log at its end.",
+        " it. Executors of a cluster read the log there if it is a URL. Empty: nowhere, or, with"
+        " confirm = store or a cluster, the warehouse's URL with -log at its end.",
         restart=True,
     )
     confirm: str = setting(

@@ -94,16 +94,18 @@ def _check_places(settings: Settings) -> None:
             " URL like file:///mnt/shared/log.",
             hint="Mount the shared storage on this machine and on those of the cluster.",
         )
-    if settings.spark.is_local or (log and warehouse):
+    stored = settings.executors_store is not None
+    if settings.spark.is_local or (warehouse and (log or stored)):
         return
-    missing = "spark.warehouse" if log else "log.directory"
+    missing = "spark.warehouse" if log or stored else "log.directory"
     raise ConfigurationError(
         f'parameter "{missing}" must be set for the Spark master'
         f' "{settings.spark.master}"',
         detail="Executors of a cluster read the change log and write the tables' files:"
-        " both must be in a directory that all of its machines mount under one name.",
-        hint='Set "directory" of [log] and "warehouse" of [spark], or a master on this'
-        " machine (local[*]).",
+        " both must be in an object store, or in a directory that all of its machines mount under"
+        " one name.",
+        hint='Set "warehouse" of [spark], and "store" of [log] to a URL or "directory" of [log]'
+        " to such a directory; or set a master on this machine (local[*]).",
     )
 
 

@@ -514,8 +514,19 @@ class Settings:
         there is none."""
         return store_of_log(
             azure_url(self.log.store, self.store.account),
-            self.warehouse if self.log.confirm == "store" else "",
+            self.warehouse
+            if self.log.confirm == "store" or not self.spark.is_local
+            else "",
         )
+
+    @property
+    def executors_store(self) -> str | None:
+        """URL of the store in which a cluster's executors find the log and staged changes, no
+        slash at the end; None: they find them in directories of the node."""
+        store = self.log_store
+        if self.spark.is_local or store is None or "://" not in store:
+            return None
+        return store
 
     @property
     def publish_log_directory(self) -> Path:
@@ -535,8 +546,9 @@ class Settings:
     @property
     def exchange_directory(self) -> Path:
         """Directory in which this process and Spark's executors exchange files that are not needed
-        after a restart. In a cluster it is below the log's directory, which all machines mount."""
-        if self.spark.is_local:
+        after a restart. If executors do not use a store, it is below the log's directory, which all
+        machines mount."""
+        if self.spark.is_local or self.executors_store is not None:
             return self.run_directory
         return self.log_directory / "spark"
 

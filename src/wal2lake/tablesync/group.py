@@ -483,7 +483,7 @@ class GroupCopy:
         version = self._check_alone(plan)
         kept: Sequence[AddedFile] = ()
         if attempt.subscription.keeps_deleted:
-            spill = str(self._settings.exchange_directory / "kept")
+            spill = str(self._settings.run_directory / "kept")
             kept = kept_by_copy(self._port, plan.table, files, version, spill)
         try:
             self._commit_checked(plan, [*files, *kept], history, version)

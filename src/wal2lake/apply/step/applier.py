@@ -25,7 +25,6 @@ Called by the worker's thread. Source: DESIGN 6 (Apply), invariants 2 and 6; wor
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack
@@ -49,9 +48,10 @@ from wal2lake.apply.skipping import begin_skip
 from wal2lake.apply.step.batchwork import BatchPart, BatchWork, StagingContext
 from wal2lake.apply.step.publishing import VectorPublisher
 from wal2lake.apply.step.restarts import Restart, fills_of, find_restarts
+from wal2lake.apply.step.sources import placed_sources, sources_of
 from wal2lake.apply.targets import check_others, check_targets, first_change_of_columns
 from wal2lake.catalog import Catalog, Subscription, TableDef, WorkerKind
-from wal2lake.changelog import LogReader, RowsFile
+from wal2lake.changelog import LogReader
 from wal2lake.errors import InternalError, Wal2LakeError
 from wal2lake.lake import CommitConflict, Cursor
 from wal2lake.lake.batch import BatchPort, Staged, StageRequest
@@ -59,7 +59,6 @@ from wal2lake.lake.staging import (
     ColumnDefaults,
     ConversionRules,
     HistoryTarget,
-    LogSource,
     LsnRange,
 )
 from wal2lake.model import INVALID_LSN, Lsn, Oid, Resolution
@@ -475,6 +474,7 @@ class BatchApplier:
             or any(self._tables[p.changes.relid].history for p in parts)
             else None,
             subscription.keeps_deleted,
+            placed_sources(self.settings, subscription),
         )
 
     def _stage(
@@ -493,7 +493,7 @@ class BatchApplier:
             state=state,
             key=definition.key,
             constraint=definition.index_name,
-            sources=self._sources(files),
+            sources=sources_of(self._reader, files),
             span=LsnRange(changes.position, part.until),
             append=changes.insert_only and (trusted or not definition.key),
             trusted=trusted,
@@ -512,6 +512,7 @@ class BatchApplier:
             has_their_rows=participant.trusted,
             history=self._history(participant, context),
             soft=context.recorded if context.keeps_deleted else None,
+            place=None if context.placed is None else context.placed.place,
         )
         return self._batches.stage(request)
 
@@ -522,22 +523,6 @@ class BatchApplier:
         if state is None or context.recorded is None:
             return None
         return HistoryTarget(state, context.recorded)
-
-    def _sources(self, files: Sequence[RowsFile]) -> list[LogSource]:
-        inserts = itertools.accumulate((f.inserts for f in files), initial=0)
-        return [
-            LogSource(
-                str(self._reader.path(f.file)),
-                f.relation,
-                f.rows,
-                f.file.size,
-                f.commit_lsn,
-                f.rolled_back,
-                before,
-                f.constants,
-            )
-            for f, before in zip(files, inserts, strict=False)
-        ]
 
     def _rules(self, table: TableDef, context: StagingContext) -> ConversionRules:
         return ConversionRules(

@@ -10,6 +10,7 @@ from wal2lake.apply.batch import Batch, TableChanges
 from wal2lake.apply.conflicts import FoundConflict, Transactions
 from wal2lake.apply.skipping import Skip
 from wal2lake.apply.step.restarts import Restart
+from wal2lake.apply.step.sources import PlacedSources
 from wal2lake.catalog import Subscription, TableDef
 from wal2lake.lake import BatchCommits
 from wal2lake.lake.batch import Staged
@@ -79,3 +80,5 @@ class StagingContext:
     """Transactions of the batch, if a table has a history or keeps deleted rows."""
     keeps_deleted: bool
     """Whether deleted rows are marked, not removed."""
+    placed: PlacedSources | None
+    """The log as executors find it in the store."""

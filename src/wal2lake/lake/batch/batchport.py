@@ -7,7 +7,7 @@ Delta; tests of the worker use a table made of a dict.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -68,6 +68,9 @@ class StageRequest:
     soft: HistoryCommits | None = None
     """Transactions of the batch, whose commit times mark deleted rows in ``_deleted_at``; None if
     deleted rows are removed."""
+    place: Callable[[Sequence[LogSource]], Sequence[LogSource]] | None = None
+    """Returns sources as executors find them, once they do. Raises StorageError. None: executors
+    find them where the engine does."""
     has_their_rows: bool = False
     """True if the table's rows are the publisher's: no other writer has written it, and no
     conflict was resolved in another way than the publisher's."""

@@ -14,6 +14,7 @@ import shutil
 import time
 import uuid
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
@@ -22,7 +23,7 @@ from typing import Final
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from wal2lake.errors import FeatureNotSupportedError
+from wal2lake.errors import FeatureNotSupportedError, StorageError
 from wal2lake.lake.batch.batchport import Staged, StageRequest
 from wal2lake.lake.batch.methods import Method, MethodTotals, Total
 from wal2lake.lake.batch.reads import BatchReads
@@ -56,6 +57,7 @@ from wal2lake.lake.staging.stage import (
     stage_inserts,
     staged_pieces,
 )
+from wal2lake.lake.store import remove_file, store_at
 from wal2lake.lake.tablefiles import AddedFile
 from wal2lake.lake.upsert import TooLarge, Upsert, UpsertMemory
 from wal2lake.lake.upsert.conflicts import uncounted, unmarked, unwritable
@@ -92,7 +94,10 @@ class _Staged:
     coercions: Sequence[Coercion] = ()
     conflicts: Sequence[RowConflict] = ()
     directory: Path | None = None
-    """Directory of the staged changes, removed when they are committed or discarded."""
+    """Directory of temporary files, and of the staged changes if executors share it; removed when
+    they are committed or discarded."""
+    paths: Sequence[str] = ()
+    """Files of the staged changes."""
     key: tuple[int, ...] = ()
     """Positions of the table's primary key."""
     changes: int = 0
@@ -126,8 +131,12 @@ class DeltaBatches:
         spreads: bool = False,
         index: KeyIndex | None = None,
         compactor: Compactor | None = None,
+        shared: str | None = None,
     ) -> None:
         """Empty ``staging``, because whatever an earlier process staged was not committed.
+
+        ``shared``: URL below which executors find staged changes that do not fit into memory; None:
+        they find them in ``staging``.
 
         Changes of up to ``upsert_bytes``, all tables together, are in memory at a time.
         ``spreads``: large batches are evaluated by tasks on executors, ``cores`` at once, each with
@@ -150,6 +159,9 @@ class DeltaBatches:
         self._compactor = compactor or Compactor(tables)
         shutil.rmtree(staging, ignore_errors=True)
         staging.mkdir(parents=True)
+        self._shared = shared
+        if shared is not None:
+            _empty(shared)
 
     def reads(self, location: str) -> list[int]:
         """Return the versions of a table that batches read."""
@@ -211,6 +223,8 @@ class DeltaBatches:
         size = sum(source.size for source in request.sources)
         small = rows <= _IN_PROCESS_ROWS and size <= _IN_PROCESS_BYTES
         parallelism = 0 if small else self._cores
+        if not small and request.place is not None:
+            request = replace(request, sources=request.place(request.sources))
         if request.append and not self._only_adds(request):
             request = replace(request, append=False)
         is_plain = is_plainly_written(request.state)
@@ -230,13 +244,14 @@ class DeltaBatches:
                 changes=inserts.contents.rows,
             )
         directory = self._staging / uuid.uuid4().hex
+        place = f"{self._shared or self._staging}/{directory.name}"
         try:
             changes = stage_changes(
                 self._executors,
                 request.sources,
                 target,
                 request.span,
-                str(directory),
+                place,
                 parallelism=parallelism,
             )
             staged = _Staged(
@@ -244,6 +259,7 @@ class DeltaBatches:
                 changes.failures,
                 coercions=merged(changes.contents.coercions),
                 directory=directory,
+                paths=changes.paths,
                 changes=changes.contents.rows,
             )
             if request.history is not None:
@@ -264,6 +280,9 @@ class DeltaBatches:
                     staged.conflicts = planned.conflicts
         except BaseException:
             shutil.rmtree(directory, ignore_errors=True)
+            if self._shared is not None:
+                with suppress(StorageError):
+                    _empty(place)
             raise
         return staged
 
@@ -434,6 +453,16 @@ class DeltaBatches:
     def _remove(self, staged: _Staged) -> None:
         if staged.directory is not None and staged.directory.exists():
             shutil.rmtree(staged.directory, ignore_errors=True)
+        if self._shared is not None:
+            for path in staged.paths:
+                remove_file(path)
+
+
+def _empty(location: str) -> None:
+    """Remove all files below a URL. Raises StorageError."""
+    store = store_at(location)
+    if store is not None:
+        store.delete_all(list(store.list_below("", lambda folder: True)))
 
 
 def _append_recorded(request: StageRequest, changes: StagedChanges) -> Upsert:

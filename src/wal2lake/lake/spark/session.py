@@ -21,7 +21,8 @@ section that contradicts one is refused; every other setting in it wins over our
 
 With a master that is not local, executors are processes on other machines. Jars are sent to them,
 and they run the Python that ``spark.pyspark.python`` names; the default is this process's Python,
-which must then exist there under the same path. ``exchange_dir`` is visible to both sides.
+which must then exist there under the same path. ``exchange_dir``, if given, is visible to both
+sides.
 
 Sources: Spark 4.1 "Configuration", "Job Scheduling", "Spark Standalone Mode";
 pyspark/java_gateway.py; PythonGatewayServer.scala (exit at end of input).
@@ -121,6 +122,10 @@ _POOLS: Final = """<?xml version="1.0"?>
 
 # Errors arrive as exceptions, without the stack and the row's values that these loggers print.
 # The remaining loggers print messages that are visible nowhere else.
+_QUIET: Final = "-Dlog4j2.level=FATAL"
+"""Option of a JVM that has no file with the settings of its log. Spark's own, at the level INFO,
+replace Log4j's only if these have their default level."""
+
 _LOGGING: Final = """status = error
 rootLogger.level = error
 rootLogger.appenderRef.stderr.ref = stderr
@@ -171,7 +176,7 @@ class SessionOptions:
     master: str = "local[*]"
     exchange_dir: Path | None = None
     """In a cluster: a directory that is visible to this process and all executors; created if
-    absent."""
+    absent. None: there is none."""
     driver_memory: str = "1g"
     """JVM heap, in Java's notation."""
     class_archive: Path | None = None
@@ -184,6 +189,10 @@ class SessionOptions:
     settings, which its page shows, may not have."""
     java_options: Sequence[str] = ()
     """Further options of the driver's JVM, quoted as for a shell; an operator's follow them."""
+    executor_java_options: Sequence[str] = ()
+    """Further options of a cluster's executors, likewise."""
+    secrets: Mapping[str, str] = field(default_factory=dict)
+    """Settings of Hadoop that go to executors with each job, and not into Spark's settings."""
     extra: Mapping[str, str] = field(default_factory=dict)
     """Further Spark settings; they win over our defaults, not over ``REQUIRED``."""
 
@@ -270,6 +279,8 @@ def start_session(options: SessionOptions) -> SparkSession:
     finally:
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGINT, handler)
+    for key, value in options.secrets.items():
+        context._jsc.hadoopConfiguration().set(key, value)
     # PySpark's default is whatever "python3" means on PATH.
     context.pythonExec = options.extra.get(
         _PYTHON, os.environ.get("PYSPARK_PYTHON", sys.executable)
@@ -365,11 +376,16 @@ def configuration(options: SessionOptions) -> dict[str, str]:
         *options.java_options,
     ]
     jvm_options.append(extra.pop("spark.driver.extraJavaOptions", ""))
-    if options.exchange_dir is not None and not options.is_local:
+    if not options.is_local:
         # An executor's log would contain rows' values, like the driver's.
-        logging = _logging_option(options.exchange_dir)
+        logging = (
+            _QUIET
+            if options.exchange_dir is None
+            else _logging_option(options.exchange_dir)
+        )
         operator_options = extra.pop(_EXECUTOR_OPTIONS, "")
-        settings[_EXECUTOR_OPTIONS] = f"{logging} {operator_options}".strip()
+        all_options = (logging, *options.executor_java_options, operator_options)
+        settings[_EXECUTOR_OPTIONS] = " ".join(filter(None, all_options))
     jars_key, separator = (
         # A local JVM has the jars on its class path; they are sent to a cluster's executors.
         ("spark.driver.extraClassPath", ":")

@@ -8,10 +8,8 @@ drops it. Nothing depends on the result; a failure is only logged.
 
 from __future__ import annotations
 
-import shutil
 import threading
 import uuid
-from pathlib import Path
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -23,26 +21,29 @@ from wal2lake.lake.port import Cursor, FieldSpec, TableState
 from wal2lake.lake.spark.delta.deltatables import DeltaTables
 from wal2lake.lake.spark.executors import SparkExecutors
 from wal2lake.lake.spark.query import Queries, relation
+from wal2lake.lake.store import store_at
 from wal2lake.lake.tablefiles import AddedFile
 from wal2lake.observe import get_logger
 
 _FIELDS = (FieldSpec("id", "bigint"), FieldSpec("name", "string"))
 
 
-def warm_up(spark: SparkSession, directory: Path) -> threading.Thread:
-    """Start the warm-up in the background; tables are created below ``directory``."""
+def warm_up(spark: SparkSession, place: str) -> threading.Thread:
+    """Start the warm-up in the background; tables are created below ``place``, a path or URL."""
     thread = threading.Thread(
-        target=_run, args=(spark, directory), name="warm-up", daemon=True
+        target=_run, args=(spark, f"{place}/warm-up"), name="warm-up", daemon=True
     )
     thread.start()
     return thread
 
 
-def _run(spark: SparkSession, directory: Path) -> None:
-    # An earlier engine may have been killed in the middle.
-    shutil.rmtree(directory, ignore_errors=True)
-    location = str(directory / uuid.uuid4().hex)
+def _run(spark: SparkSession, place: str) -> None:
+    location = f"{place}/{uuid.uuid4().hex}"
     try:
+        # An earlier engine may have been killed in the middle.
+        store = store_at(place)
+        if store is not None:
+            store.delete_all(list(store.list_below("", lambda folder: True)))
         _walk(spark, location)
     except Wal2LakeError as error:
         get_logger().debug("warm-up failed", error=error)

@@ -39,7 +39,11 @@ from wal2lake.lake.store.lease import (
     lease_of,
 )
 from wal2lake.lake.store.local import LocalStore, PlainReader, sync_path
-from wal2lake.lake.store.options import StoreOptions
+from wal2lake.lake.store.options import (
+    StoreOptions,
+    process_options,
+    use_options,
+)
 from wal2lake.lake.store.places import (
     has_store,
     is_object_store,
@@ -88,10 +92,12 @@ __all__ = [
     "local_path",
     "open_reader",
     "open_writer",
+    "process_options",
     "read_part",
     "read_token",
     "remove_file",
     "storage_error",
     "store_at",
     "sync_path",
+    "use_options",
 ]

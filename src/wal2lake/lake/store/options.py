@@ -1,7 +1,8 @@
 """Options of an object store's client.
 
 In: the environment, in which the supervisor hands the settings of [store] to each process of a
-node; Spark's Python workers inherit it. Out: ``StoreOptions``.
+node; in a Python worker of Spark, those that its task has brought (``use_options``), since workers
+of a cluster do not have that environment. Out: ``StoreOptions``.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
 from typing import Final
 
 _PREFIX: Final = "WAL2LAKE_STORE_"
@@ -74,7 +74,17 @@ class StoreOptions:
         )
 
 
-@cache
+_OF_PROCESS: Final[list[StoreOptions]] = []
+"""The options of this process, once they were needed or brought."""
+
+
 def process_options() -> StoreOptions:
-    """Return the options of this process, which it has from its start on."""
-    return StoreOptions.from_environment(os.environ)
+    """Return the options of this process: those of its environment, or that a task has brought."""
+    if not _OF_PROCESS:
+        _OF_PROCESS.append(StoreOptions.from_environment(os.environ))
+    return _OF_PROCESS[0]
+
+
+def use_options(options: StoreOptions) -> None:
+    """Make ``options`` those of this process from now on."""
+    _OF_PROCESS[:] = [options]

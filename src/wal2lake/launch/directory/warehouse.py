@@ -115,13 +115,6 @@ def _check_bucket(settings: Settings, bucket: str, environ: Mapping[str, str]) -
             hint="Write it as s3://bucket/lake.",
         )
     _check_azure(settings)
-    if not settings.spark.is_local:
-        raise ConfigurationError(
-            "a cluster cannot write to a warehouse in an object store yet",
-            sqlstate="0A000",
-            hint='Set "master" of [spark] to local[*], or "warehouse" to a directory that all'
-            " machines of the cluster mount.",
-        )
     tried = _try(settings, environ)
     if tried is not None:
         raise ConfigurationError(
@@ -134,9 +127,16 @@ def _check_bucket(settings: Settings, bucket: str, environ: Mapping[str, str]) -
 
 
 def _check_azure(settings: Settings) -> None:
-    """Refuse credentials of [store] that Spark's connector for Azure cannot use."""
+    """Refuse what Spark's connector for Azure cannot do, or not yet."""
     if not settings.warehouse.startswith("abfss:"):
         return
+    if not settings.spark.is_local:
+        raise ConfigurationError(
+            "a cluster cannot write to a warehouse in Azure yet",
+            sqlstate="0A000",
+            hint='Set "master" of [spark] to local[*], or "warehouse" to a bucket in S3 or to a'
+            " directory that all machines of the cluster mount.",
+        )
     for name in ("credentials_command", "anonymous"):
         if getattr(settings.store, name):
             raise ConfigurationError(

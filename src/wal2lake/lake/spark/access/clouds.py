@@ -16,7 +16,12 @@ from wal2lake.lake.store import StoreOptions
 
 
 def access_to(
-    warehouse: str, options: StoreOptions, environment: Mapping[str, str], private: Path
+    warehouse: str,
+    options: StoreOptions,
+    environment: Mapping[str, str],
+    private: Path,
+    *,
+    is_cluster: bool = False,
 ) -> SparkAccess:
     """Return what a session needs for a warehouse; nothing for one in a directory.
 
@@ -24,7 +29,7 @@ def access_to(
     credentials; created if absent."""
     match warehouse.partition("://")[0]:
         case "s3":
-            return access_to_s3(options, environment, private)
+            return access_to_s3(options, environment, private, is_cluster=is_cluster)
         case "abfss":
             return access_to_azure(warehouse, options, environment, private)
         case _:

@@ -20,6 +20,9 @@ class SparkAccess:
     """Settings of Spark, which its page shows: none is a secret."""
     java_options: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
+    executor_java_options: tuple[str, ...] = ()
+    secrets: Mapping[str, str] = field(default_factory=dict)
+    """Settings of Hadoop that must not be shown."""
 
 
 def first_of(environment: Mapping[str, str], *names: str) -> str | None:

@@ -9,8 +9,14 @@ commits have no other writer. Everything else is written through ``lake.store``.
 Credentials. Keys are in the environment of the JVM. A command is named in a file of AWS's SDK,
 which runs it again before the credentials expire. Options of the JVM name that file: the command
 inherits variables, and the AWS CLI in it must read the operator's profiles. Otherwise the SDK looks
-for credentials as AWS's own programs do. Sources: Hadoop 3.4 "Hadoop-AWS module"; AWS SDK for Java
-2.x, "Credentials", ProfileFileSystemSetting.java.
+for credentials as AWS's own programs do.
+
+A cluster's executors have neither this environment nor these files. Keys go to them in Hadoop's
+configuration, which is sent with each job and is not in Spark's settings. The command's profile is
+sent as a file, which Spark puts into the executor's working directory.
+
+Sources: Hadoop 3.4 "Hadoop-AWS module"; AWS SDK for Java 2.x, "Credentials",
+ProfileFileSystemSetting.java.
 """
 
 from __future__ import annotations
@@ -29,7 +35,13 @@ from wal2lake.lake.store import StoreOptions
 
 _PROVIDERS: Final = "software.amazon.awssdk.auth.credentials"
 
+_SIMPLE: Final = "org.apache.hadoop.fs.s3a.SimpleAWSCredentialsProvider"
+
 _PROFILE: Final = "wal2lake"
+
+_SCRIPT: Final = "credentials.sh"
+_CONFIG: Final = "aws.config"
+"""Names of the files with the command and with its profile."""
 
 _COMMENT: Final = re.compile(r"([ \t])([;#])")
 """Beginning of a comment behind a value of a profile, to AWS's SDK."""
@@ -39,7 +51,11 @@ _REGION: Final = "us-east-1"
 
 
 def access_to_s3(
-    options: StoreOptions, environment: Mapping[str, str], private: Path
+    options: StoreOptions,
+    environment: Mapping[str, str],
+    private: Path,
+    *,
+    is_cluster: bool = False,
 ) -> SparkAccess:
     """Return what a session needs for a warehouse in S3."""
     config = dict(options.config)
@@ -55,8 +71,10 @@ def access_to_s3(
         "fs.s3a.endpoint.region": region or _REGION,
         "fs.s3a.connection.establish.timeout": f"{round(options.connect_seconds * 1000)}ms",
         "fs.s3a.connection.timeout": f"{milliseconds}ms",
-        "fs.s3a.buffer.dir": str(private),
     }
+    if not is_cluster:
+        # A worker has its own directory for this.
+        settings["fs.s3a.buffer.dir"] = str(private)
     if endpoint:
         # A server of one's own seldom has a host name for each bucket.
         settings["fs.s3a.endpoint"] = endpoint
@@ -65,11 +83,28 @@ def access_to_s3(
         settings["fs.s3a.connection.ssl.enabled"] = str(not plain).lower()
     provider, variables = _credentials(options, config)
     settings["fs.s3a.aws.credentials.provider"] = f"{_PROVIDERS}.{provider}"
+    command = options.credentials_command
+    secrets = {}
+    if is_cluster and variables:
+        settings["fs.s3a.aws.credentials.provider"] = _SIMPLE
+        secrets = {
+            "fs.s3a.access.key": config["access_key_id"],
+            "fs.s3a.secret.key": config["secret_access_key"],
+        }
+    files: dict[str, str] = {}
+    remote: tuple[str, ...] = ()
+    if is_cluster and command:
+        sent = private / "executors"
+        _profile(command, sent, Path(_SCRIPT))
+        files = {"spark.files": f"{sent / _SCRIPT},{sent / _CONFIG}"}
+        remote = _profile_options(Path(_CONFIG))
     return SparkAccess(
         S3_JARS,
-        for_hadoop(settings),
-        _profile_options(options.credentials_command, private),
-        variables,
+        for_hadoop(settings) | files,
+        _profile_options(_profile(command, private)) if command else (),
+        {} if secrets else variables,
+        remote,
+        secrets,
     )
 
 
@@ -91,26 +126,25 @@ def _credentials(
     }
 
 
-def _profile_options(command: str, private: Path) -> tuple[str, ...]:
+def _profile_options(profile: Path) -> tuple[str, ...]:
     """Return the JVM's options that name the command's profile, as Spark splits them."""
-    if not command:
-        return ()
     properties = {
         "aws.profile": _PROFILE,
-        "aws.configFile": str(_profile(command, private)),
+        "aws.configFile": str(profile),
         # Keys of a profile with this name would go before the command.
         "aws.sharedCredentialsFile": os.devnull,
     }
     return tuple(shlex.quote(f"-D{name}={v}") for name, v in properties.items())
 
 
-def _profile(command: str, private: Path) -> Path:
-    """Write the file in which AWS's SDK finds the command; return its path.
+def _profile(command: str, private: Path, named: Path | None = None) -> Path:
+    """Write the file in which AWS's SDK finds the command; return its path. ``named``: path of the
+    command's script where the file is read, if it is not read here.
 
     The command is in a script: a profile's value ends before a blank and ``;`` or ``#``."""
-    script, profile = private / "credentials.sh", private / "aws.config"
+    script, profile = private / _SCRIPT, private / _CONFIG
     # Two quotes keep these characters of the path apart.
-    quoted = _COMMENT.sub(r"\1''\2", shlex.quote(str(script)))
+    quoted = _COMMENT.sub(r"\1''\2", shlex.quote(str(named or script)))
     _write(script, f"{command}\n")
     _write(profile, f"[profile {_PROFILE}]\ncredential_process = /bin/sh {quoted}\n")
     return profile
