@@ -185,7 +185,7 @@ class QueryCursor:
 class _CursorRows:
     """The rows of a query, by their numbers from 0 on."""
 
-    __slots__ = ("_batches", "_kept", "_pending", "_read")
+    __slots__ = ("_batches", "_closed", "_kept", "_pending", "_read")
 
     def __init__(self, outcome: Outcome, *, keep: bool) -> None:
         self._batches = iter(outcome.batches)
@@ -194,11 +194,13 @@ class _CursorRows:
         """Rows that were read and not returned, if none are kept."""
         self._read = 0
         """Rows that were returned, if none are kept."""
+        self._closed = False
 
     def forward(self, first: int, count: int | None) -> Iterator[ResultBatch]:
         """Yield ``count`` rows from row ``first`` on; fewer at the end."""
         left = count
         while left is None or left > 0:
+            self._check_open()
             batch = self._from(first)
             if batch is None:
                 return
@@ -216,6 +218,7 @@ class _CursorRows:
         """Yield the ``count`` rows before row ``behind``, the last one first."""
         assert self._kept is not None
         while count > 0:
+            self._check_open()
             batch = self._kept.before(behind)
             batch = _cut(batch, max(0, batch.rows - count), batch.rows)
             columns = tuple(tuple(reversed(column)) for column in batch.columns)
@@ -235,9 +238,15 @@ class _CursorRows:
 
     def close(self) -> None:
         """Discard all rows."""
+        self._closed = True
         self._batches, self._pending = iter(()), None
         if self._kept is not None:
             self._kept.close()
+
+    def _check_open(self) -> None:
+        """Raise 34000 in a FETCH that a row limit has interrupted and whose cursor is gone."""
+        if self._closed:
+            raise UsageError("the cursor of this FETCH was closed", sqlstate="34000")
 
     def _from(self, number: int) -> ResultBatch | None:
         """Return rows that begin with this one, or None at the end."""
