@@ -397,6 +397,31 @@ def test_labels_of_an_enum_get_other_names(
 
 
 @pytest.mark.slow
+def test_a_label_gets_another_name_right_after_the_copy_of_its_table(
+    pg18: Database, node: Node, subscribe: Subscribe
+) -> None:
+    pg18.psql(
+        "create schema sj; create type sj.mood as enum ('sad', 'ok');"
+        " create table sj.first (id int primary key); create publication sj"
+        " for tables in schema sj"
+    )
+    mirror = subscribe(pg18, "sj", "with (schema_changes = follow)")
+    mirror.synced()
+    pg18.psql(
+        "create table sj.joined (m sj.mood primary key); insert into sj.joined values ('sad')"
+    )
+    node.sql("alter subscription sj refresh publication")
+    mirror.synced()
+    assert node.sql("select m from sj.joined") == [("sad",)]
+    pg18.psql(
+        "alter type sj.mood rename value 'sad' to 'blue'; insert into sj.joined values ('ok');"
+        " delete from sj.joined where m = 'blue'"
+    )
+    node.wait_for("select m from sj.joined", lambda rows: rows == [("ok",)])
+    mirror.assert_equal(("sj.first", "sj.joined"))
+
+
+@pytest.mark.slow
 def test_a_column_list_and_manual(
     pg18: Database, node: Node, subscribe: Subscribe
 ) -> None:

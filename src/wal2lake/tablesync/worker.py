@@ -36,7 +36,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -357,10 +357,38 @@ class TableSync:
         in_snapshot = _as_of(
             publisher, remote_tables, subscription.publications, snapshot.snapshot
         )
+        if subscription.follows_schema:
+            self._note_labels(
+                publisher, subscription.oid, snapshot, in_snapshot.values()
+            )
         with self._guard:
             for rel in rels:
                 remote = in_snapshot.get((rel.remote_namespace, rel.remote_name))
                 self._described[_key(rel)] = (snapshot, remote)
+
+    def _note_labels(
+        self,
+        publisher: Publisher,
+        subid: Oid,
+        snapshot: SyncSnapshot,
+        tables: Iterable[RemoteTable],
+    ) -> None:
+        """Record the labels of enums in the snapshot, before rows are read, so that a rename that
+        follows at once is noticed. Changes that the log has above the snapshot may have the labels
+        of the snapshot, while COPY gives those of its own time."""
+        relids = [table.oid for table in tables]
+        try:
+            with publisher.seeing(snapshot.snapshot):
+                copied = publisher.enums(relids)
+        except PublisherError:
+            # The copy finds out why. Labels may also be those of a later moment.
+            copied = publisher.enums(relids)
+        if not copied.labels:
+            return
+        followed = self._catalog.followed_schemas(subid).values()
+        relids += [table.schema.relid for table in followed]
+        seen = publisher.enums(relids)
+        self._catalog.note_labels(subid, seen, publisher.position(), copied)
 
     def _not_described(
         self,

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from wal2lake.catalog.parts.copies import copy_anew
 from wal2lake.catalog.parts.part import CatalogPart, change
+from wal2lake.catalog.records import ENUM_LABELS
 from wal2lake.catalog.remote import schemas
 from wal2lake.catalog.remote.schemas import (
     FollowedSchema,
@@ -16,7 +17,16 @@ from wal2lake.catalog.remote.schemas import (
     SchemaChange,
 )
 from wal2lake.catalog.replication import subscriptions
-from wal2lake.model import Lsn, Oid, Relation, RemoteSchema, SentSchema, Xid
+from wal2lake.model import (
+    EnumColumns,
+    KnownLabels,
+    Lsn,
+    Oid,
+    Relation,
+    RemoteSchema,
+    SentSchema,
+    Xid,
+)
 
 RelationName = tuple[str, str]
 
@@ -107,6 +117,29 @@ class Schemas(CatalogPart):
         follow anew."""
         with self._database.transaction() as transaction:
             schemas.forget_followed(transaction, subid)
+
+    def note_labels(
+        self,
+        subid: Oid,
+        seen: EnumColumns,
+        position: Lsn,
+        copied: EnumColumns | None = None,
+    ) -> None:
+        """Record the publisher's labels of enums, and which of them it has renamed, as
+        ``KnownLabels.then`` finds out. Nothing happens if the subscription is gone."""
+        with self._database.transaction() as transaction:
+            subscription = subscriptions.subscription_by_oid(transaction, subid)
+            if subscription is None:
+                return
+            followed = schemas.followed_schemas(transaction, subid, {}).values()
+            text = subscription.options.get(ENUM_LABELS)
+            known_labels = KnownLabels.parse(text).then(seen, position, copied)
+            oldest = min((table.begins for table in followed), default=Lsn(0))
+            labels = known_labels.since(oldest).as_json()
+            if labels != text:
+                subscriptions.update_subscription(
+                    transaction, subid, {}, options={ENUM_LABELS: labels}, bump=False
+                )
 
     def begin_steps(self, subid: Oid, relid: Oid, making: str | None) -> None:
         """Note that steps begin. ``making``: the table's definition before them, which shows after

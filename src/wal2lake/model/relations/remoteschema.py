@@ -262,24 +262,26 @@ class KnownLabels:
     labels: Mapping[Oid, str]
     renames: tuple[LabelRename, ...] = ()
 
-    def then(self, seen: EnumColumns, position: Lsn) -> KnownLabels:
-        """Add the labels that are seen now. ``at`` is a position of the publisher after the
-        look."""
-        renames = [
-            LabelRename(
-                position,
-                now.type_name,
-                self.labels[oid],
-                now.label,
-                seen.columns[now.type_oid],
-            )
-            for oid, now in sorted(seen.labels.items())
-            if self.labels.get(oid, now.label) != now.label
-        ]
-        return KnownLabels(
-            {oid: label.label for oid, label in seen.labels.items()},
-            (*self.renames, *renames),
-        )
+    def then(
+        self, seen: EnumColumns, position: Lsn, copied: EnumColumns | None = None
+    ) -> KnownLabels:
+        """Add the labels that are seen now. ``position``: a position of the publisher after the
+        look. ``copied``: the labels of tables that a copy reads, in its snapshot."""
+        in_copies = EnumColumns({}, {}) if copied is None else copied
+        renames: list[LabelRename] = []
+        for oid, now in sorted(seen.labels.items()):
+            columns = seen.columns[now.type_oid]
+            copies = in_copies.columns.get(now.type_oid, frozenset())
+            rows_have = [(columns - copies, self.labels.get(oid))]
+            if oid in in_copies.labels:
+                rows_have.append((columns & copies, in_copies.labels[oid].label))
+            renames += [
+                LabelRename(position, now.type_name, before, now.label, concerned)
+                for concerned, before in rows_have
+                if concerned and before is not None and before != now.label
+            ]
+        labels = {oid: label.label for oid, label in seen.labels.items()}
+        return KnownLabels({**self.labels, **labels}, (*self.renames, *renames))
 
     def since(self, begins: Lsn) -> KnownLabels:
         """Drop renames that were noticed below ``begins``."""

@@ -5,6 +5,7 @@ message. Rows here hold labels as text. In: the tables that the subscription fol
 ``KnownLabels`` in the catalog, where apply finds renames and has the tables copied anew.
 
     before streaming                    the first look: present labels
+    a table's copy                      labels of its types in the copy's snapshot (``tablesync``)
     every ten seconds                   another look, if a followed column has a type
                                         that is not built in
     a Relation message with such a      a look before the message is recorded: a new column may
@@ -22,9 +23,8 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
-from wal2lake.catalog import ENUM_LABELS, Catalog, Subscription
+from wal2lake.catalog import Catalog, Subscription
 from wal2lake.errors import Wal2LakeError
-from wal2lake.model import KnownLabels
 from wal2lake.observe import get_logger
 from wal2lake.pg import Publisher, Session
 from wal2lake.pgtypes import FIRST_NORMAL_OID
@@ -78,19 +78,13 @@ class LabelWatch:
                     for a in followed_schema.schema.attributes
                 )
             ]
-            subscription = self._catalog.subscription(self._subscription.oid)
-            if not relids or subscription is None:
+            if not relids:
                 return
             with self._session() as session:
                 publisher = Publisher(session)
                 seen = publisher.enums(relids)
                 position = publisher.position()
-            text = subscription.options.get(ENUM_LABELS)
-            recorded = KnownLabels.parse(text)
-            oldest = min(followed_schema.begins for followed_schema in followed)
-            labels = recorded.then(seen, position).since(oldest).as_json()
-            if labels != text:
-                self._catalog.set_options(subscription.oid, {ENUM_LABELS: labels})
+            self._catalog.note_labels(self._subscription.oid, seen, position)
 
     def _warn(self, error: Exception) -> None:
         """Log a warning, once until a look succeeds again."""
