@@ -493,7 +493,7 @@ def test_what_was_sent_of_tables_that_are_not_here_goes_with_the_floor(
     )
     mirror.catalog.note_sent(SUB, [sent(95, schema(9, "absent", "abc"))])
     mirror.follow(table("ab"))
-    assert [int(one.at) for one in mirror.catalog.sent_schemas(SUB)] == [95]
+    assert [int(one.commit_lsn) for one in mirror.catalog.sent_schemas(SUB)] == [95]
 
 
 def test_a_table_that_is_paused_while_it_is_altered_stays_paused(

@@ -297,8 +297,8 @@ def test_a_renamed_label_is_known_by_its_oid_however_deep_it_is(source: Source) 
     assert numbers == [[1, 2, 3, 4, 5, 6, 7], [1, 2, 3, 4, 5, 6, 7], [9]]
     assert {relid for r in second.renames for relid, _ in r.columns} == {relid}
     assert KnownLabels.parse(second.as_json()) == second
-    assert second.since(second.renames[0].at) == second
-    assert second.since(Lsn(second.renames[0].at + 1)).renames == ()
+    assert second.since(second.renames[0].noticed_lsn) == second
+    assert second.since(Lsn(second.renames[0].noticed_lsn + 1)).renames == ()
 
 
 def test_a_column_that_was_not_published(source: Source) -> None:

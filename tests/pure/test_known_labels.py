@@ -26,7 +26,7 @@ def test_a_table_joins_whose_type_is_not_known() -> None:
     assert first == KnownLabels({LABEL: "sad"})
     second = first.then(seen("blue", JOINED), Lsn(20))
     assert renamed(second) == [("sad", "blue", [JOINED])]
-    assert second.renames[0].at == Lsn(20)
+    assert second.renames[0].noticed_lsn == Lsn(20)
 
 
 def test_a_label_gets_another_name_between_snapshot_and_look() -> None:
@@ -60,6 +60,8 @@ def test_every_rename_concerns_all_rows_that_have_the_old_label(
         before = {**rows, **({JOINED: in_snapshot} if copies else {})}
         position = Lsn(number + 2)
         labels = labels.then(seen(name, *columns), position, copied)
-        due = {c for r in labels.renames if r.at == position for c in r.columns}
+        due = {
+            c for r in labels.renames if r.noticed_lsn == position for c in r.columns
+        }
         assert due == {c for c in columns if before[c] != name}
         rows = dict.fromkeys(columns, name)

@@ -53,7 +53,7 @@ class Noted:
     def note_sent(
         self, subid: Oid, sent: list[SentSchema], ended: Sequence[Xid] = ()
     ) -> None:
-        self.sent += [(int(one.at), int(one.relation.relid)) for one in sent]
+        self.sent += [(int(one.commit_lsn), int(one.relation.relid)) for one in sent]
         assert all(one.settled == SEEN for one in sent)
         for xid in ended:
             del self.kept[xid]

@@ -142,16 +142,17 @@ class SchemaFollower:
         return tuple(
             rename
             for rename in self._renames
-            if rename.at >= followed.begins
-            and rename.at > left_below
+            if rename.noticed_lsn >= followed.begins
+            and rename.noticed_lsn > left_below
             and rename.concerns(followed.schema)
         )
 
     def _is_behind(self, floor: Lsn) -> bool:
         """Whether there are recorded schemas that no batch will need again."""
-        newest = {sent.relation.relid: sent.at for sent in self._sent}
+        newest = {sent.relation.relid: sent.commit_lsn for sent in self._sent}
         return any(
-            sent.at < min(floor, newest[sent.relation.relid]) for sent in self._sent
+            sent.commit_lsn < min(floor, newest[sent.relation.relid])
+            for sent in self._sent
         )
 
     def relabelled(self, rels: Sequence[SubscriptionRel]) -> DueAlteration | None:
@@ -183,9 +184,15 @@ class SchemaFollower:
             if first is None or settles < first.lsn:
                 first = DueAlteration(by_relid[relid], None, settles)
         for sent in self._sent:
-            if sent.at >= end or (first is not None and sent.at > first.lsn):
+            if sent.commit_lsn >= end or (
+                first is not None and sent.commit_lsn > first.lsn
+            ):
                 continue
-            if first is not None and sent.at == first.lsn and first.sent is not None:
+            if (
+                first is not None
+                and sent.commit_lsn == first.lsn
+                and first.sent is not None
+            ):
                 continue
             owner = owners.get(sent.relation.relid)
             if owner is None:
@@ -197,8 +204,8 @@ class SchemaFollower:
                 candidates = [by_relid[owner]] if owner in by_relid else []
             for rel in candidates:
                 followed_schema = self._followed.get(rel.relid)
-                if followed_schema is None or sent.at >= followed_schema.begins:
-                    first = DueAlteration(rel, sent, sent.at)
+                if followed_schema is None or sent.commit_lsn >= followed_schema.begins:
+                    first = DueAlteration(rel, sent, sent.commit_lsn)
                     break
         return first
 
@@ -291,9 +298,9 @@ class SchemaFollower:
             self._catalog.steps_made(
                 self._subid,
                 rel.relid,
-                FollowedSchema(sent.schema, Lsn(sent.at + 1)),
+                FollowedSchema(sent.schema, Lsn(sent.commit_lsn + 1)),
                 (),
-                lsn=sent.at,
+                lsn=sent.commit_lsn,
             )
             self.refresh(subscription)
             return
@@ -327,7 +334,7 @@ class SchemaFollower:
             table,
             steps,
             followed.required,
-            sent.settled if sent.settled > sent.at else None,
+            sent.settled if sent.settled > sent.commit_lsn else None,
         )
         replaced = rel.replaces if copied else steps.unknown is not None
         self._alter_once(rel, table, followed, changes, replaced=replaced)
@@ -344,18 +351,18 @@ class SchemaFollower:
                 rel.relid,
                 FollowedSchema(
                     steps.after,
-                    Lsn(sent.at + 1),
+                    Lsn(sent.commit_lsn + 1),
                     followed.schema,
                     required=changes.required,
                     settles=sent.settled if changes.required else INVALID_LSN,
                 ),
                 changes.noted,
-                lsn=sent.at,
+                lsn=sent.commit_lsn,
                 remote=name if moved else None,
                 trusted=bool(changes.wanted) and trusted(),
                 recopy=steps.unknown is not None and not copied,
             )
-        _log_steps(subscription, table, changes.noted, sent.at)
+        _log_steps(subscription, table, changes.noted, sent.commit_lsn)
         self.refresh(subscription)
 
     def _alter_once(
@@ -415,7 +422,7 @@ class SchemaFollower:
         """Copy a table anew because its rows have renamed labels. If another subscription fills the
         table, too, its rows would be lost, so the labels stay."""
         rel, followed = due.rel, self._followed[due.rel.relid]
-        newest = max(rename.at for rename in due.renames)
+        newest = max(rename.noticed_lsn for rename in due.renames)
         shared = self._is_shared(table)
         outcome = "the table is copied anew"
         if shared:

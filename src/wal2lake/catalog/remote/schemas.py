@@ -109,7 +109,7 @@ def note_sent(
             (
                 subid,
                 sent_schema.relation.relid,
-                int(sent_schema.at),
+                int(sent_schema.commit_lsn),
                 relation,
                 schema,
                 int(sent_schema.settled),

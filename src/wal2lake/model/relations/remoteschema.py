@@ -179,14 +179,14 @@ class RemoteSchema:
 class SentSchema:
     """The publisher's catalog after a Relation message had arrived."""
 
-    at: Lsn
+    commit_lsn: Lsn
     """Commit LSN of the transaction in which the message came. Transactions that commit below it
     have the earlier columns; only the transaction that altered the table can have both."""
     relation: Relation
     """The message."""
     schema: RemoteSchema
-    """The schema in the publisher's catalog. If the server had already passed ``at``, then the
-    schema does not have the message's columns."""
+    """The schema in the publisher's catalog. If the server had already passed ``commit_lsn``, then
+    the schema does not have the message's columns."""
     settled: Lsn = INVALID_LSN
     """The publisher's NOT NULL constraints hold for all transactions that commit at or above this
     position. It is the position at which the catalog was read; earlier rows may be older than the
@@ -238,7 +238,7 @@ class EnumColumns:
 class LabelRename:
     """ALTER TYPE ... RENAME VALUE at the publisher."""
 
-    at: Lsn
+    noticed_lsn: Lsn
     """Position of the publisher when the rename was noticed. Rows that were copied below it may
     have the old label."""
     type_name: str
@@ -285,14 +285,14 @@ class KnownLabels:
 
     def since(self, begins: Lsn) -> KnownLabels:
         """Drop renames that were noticed below ``begins``."""
-        kept = tuple(rename for rename in self.renames if rename.at >= begins)
+        kept = tuple(rename for rename in self.renames if rename.noticed_lsn >= begins)
         return replace(self, renames=kept)
 
     def as_json(self) -> str:
         """Encode the labels for the catalog."""
         labels = {str(int(oid)): label for oid, label in sorted(self.labels.items())}
         renames = [
-            [int(r.at), r.type_name, r.before, r.after, sorted(r.columns)]
+            [int(r.noticed_lsn), r.type_name, r.before, r.after, sorted(r.columns)]
             for r in self.renames
         ]
         return json.dumps({"labels": labels, "renames": renames})
