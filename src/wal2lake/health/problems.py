@@ -32,11 +32,11 @@ _LATEST: Final = datetime.max.replace(tzinfo=UTC)
 
 def problems(facts: NodeFacts, now: datetime) -> tuple[Problem, ...]:
     """Return all problems: errors before warnings, and older ones before newer ones."""
-    found: dict[ProblemKey, Problem] = {}
+    by_key: dict[ProblemKey, Problem] = {}
     for problem in _all(facts, now):
         # Two sources of one problem: the first one knows more.
-        found.setdefault(problem.key, problem)
-    return tuple(sorted(found.values(), key=_rank))
+        by_key.setdefault(problem.key, problem)
+    return tuple(sorted(by_key.values(), key=_rank))
 
 
 def _rank(problem: Problem) -> tuple[int, datetime, ProblemKey]:

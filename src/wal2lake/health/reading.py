@@ -187,10 +187,10 @@ class FactReader:
         """Note whether the next start could read wal2lake.toml, whenever it has changed."""
         directory = self._settings.directory
         try:
-            found = (directory / FILE_NAME).stat()
+            status = (directory / FILE_NAME).stat()
         except OSError:
             return
-        seen = found.st_ino, found.st_mtime_ns, found.st_size
+        seen = status.st_ino, status.st_mtime_ns, status.st_size
         if seen == self._settings_file:
             return
         self._settings_file = seen
@@ -313,11 +313,11 @@ def _processes(
     if lock is None or status is None:
         return ()
     started = _time(lock.started_at)
-    found = [
+    processes = [
         ProcessFacts("supervisor", lock.pid, started, 0, None, rss_bytes(lock.pid))
     ]
     if status.guardian_pid:
-        found.append(
+        processes.append(
             ProcessFacts(
                 "guardian",
                 status.guardian_pid,
@@ -328,7 +328,7 @@ def _processes(
             )
         )
     for worker in status.workers:
-        found.append(
+        processes.append(
             ProcessFacts(
                 worker.role,
                 worker.pid,
@@ -341,8 +341,8 @@ def _processes(
         jvm = child_named(worker.pid, "java") if worker.role == "engine" else None
         if jvm is not None:
             began = _time(worker.started_at)
-            found.append(ProcessFacts("jvm", jvm, began, 0, None, rss_bytes(jvm)))
-    return tuple(found)
+            processes.append(ProcessFacts("jvm", jvm, began, 0, None, rss_bytes(jvm)))
+    return tuple(processes)
 
 
 def _stopped_at(settings: Settings, reports: Reports) -> datetime | None:

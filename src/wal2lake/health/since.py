@@ -49,10 +49,10 @@ class ProblemClock:
         """First times of the problems that the last look has found."""
         return self._seen
 
-    def follow(self, found: Iterable[Problem], now: datetime) -> tuple[Problem, ...]:
+    def follow(self, problems: Iterable[Problem], now: datetime) -> tuple[Problem, ...]:
         """Return the problems with the time since which each has lasted. Problems that are not
         among them have ended."""
-        dated = tuple(self._dated(problem, now) for problem in found)
+        dated = tuple(self._dated(problem, now) for problem in problems)
         self._seen = {
             problem.key: problem.since for problem in dated if problem.since is not None
         }

@@ -19,8 +19,12 @@ class LastChanges:
 
     def since(self, key: Hashable, value: Hashable, now: datetime) -> datetime:
         """Return the time since which the key has this value."""
-        known = self._known.get(key)
-        kept = known if known is not None and known[0] == value else (value, now)
+        last_change = self._known.get(key)
+        kept = (
+            last_change
+            if last_change is not None and last_change[0] == value
+            else (value, now)
+        )
         self._asked[key] = kept
         return kept[1]
 

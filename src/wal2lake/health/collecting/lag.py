@@ -100,15 +100,15 @@ class LagClock:
 
     def seconds(self, lsn: Lsn) -> float:
         """Return how long what is complete at a position is behind."""
-        known = self._known.get(lsn)
-        if known is None:
+        lag_seconds = self._known.get(lsn)
+        if lag_seconds is None:
             first = self._first_after(lsn)
             age = 0.0
             if first is not None:
                 age = (self._now - from_microseconds(first)).total_seconds()
             # Most tables are at one position.
-            known = self._known[lsn] = max(0.0, age, self._silent)
-        return known
+            lag_seconds = self._known[lsn] = max(0.0, age, self._silent)
+        return lag_seconds
 
     def table(
         self, rel: SubscriptionRel, vector: SnapshotVector | None

@@ -70,10 +70,10 @@ class _TablePlaces:
 
     def numbers(self, values: Sequence[float]) -> list[float]:
         """Return the table's numbers, in the order of their places."""
-        found = [values[place] for place in self.rows.values()]
-        found += [values[place] for place in self.batches.values()]
-        found += [values[place] for place in self.gauges.values()]
-        return found
+        numbers = [values[place] for place in self.rows.values()]
+        numbers += [values[place] for place in self.batches.values()]
+        numbers += [values[place] for place in self.gauges.values()]
+        return numbers
 
     def report(self, values: Sequence[float]) -> TableReport:
         """Return the table's report."""
@@ -102,18 +102,20 @@ class _Layout:
         self._reports: dict[tuple[str, str], tuple[list[float], TableReport]] = {}
 
     def _places_of_tables(self) -> Mapping[tuple[str, str], _TablePlaces]:
-        found: defaultdict[tuple[str, str], _TablePlaces] = defaultdict(_TablePlaces)
+        tables: defaultdict[tuple[str, str], _TablePlaces] = defaultdict(_TablePlaces)
         for name, label in (("rows_total", "kind"), ("batches_total", "method")):
             for labels, place in self._counters.get(name, {}).items():
-                known = dict(labels)
-                of = found[known["subscription"], known["table"]]
+                label_values = dict(labels)
+                of = tables[label_values["subscription"], label_values["table"]]
                 counts = of.rows if label == "kind" else of.batches
-                counts[known[label]] = place
+                counts[label_values[label]] = place
         for name in _TABLE_GAUGES:
             for labels, place in self.gauges.get(name, {}).items():
-                known = dict(labels)
-                found[known["subscription"], known["table"]].gauges[name] = place
-        return found
+                label_values = dict(labels)
+                tables[label_values["subscription"], label_values["table"]].gauges[
+                    name
+                ] = place
+        return tables
 
     def reports(self, values: Sequence[float]) -> Mapping[tuple[str, str], TableReport]:
         """Return the reports about tables; the same object for one that has the same numbers."""
@@ -152,8 +154,12 @@ class Reports:
             layout = _Layout(all_of_them)
         self._layout: _Layout = layout
         self._values = [
-            *chain.from_iterable(one.gauges.values_in_order for one in all_of_them),
-            *chain.from_iterable(one.counters.values_in_order for one in all_of_them),
+            *chain.from_iterable(
+                process.gauges.values_in_order for process in all_of_them
+            ),
+            *chain.from_iterable(
+                process.counters.values_in_order for process in all_of_them
+            ),
         ]
 
     @property
@@ -211,10 +217,9 @@ class Reports:
 _Known = dict[str, tuple[tuple[int, int], ProcessTelemetry]]
 
 
-def _differ(known: _Known, before: _Known) -> bool:
-    return {name: one[0] for name, one in known.items()} != {
-        name: one[0] for name, one in before.items()
-    }
+def _differ(files: _Known, before: _Known) -> bool:
+    identities = {name: identity for name, (identity, _) in files.items()}
+    return identities != {name: identity for name, (identity, _) in before.items()}
 
 
 class ReportReader:
@@ -228,7 +233,7 @@ class ReportReader:
 
     def read(self) -> Reports:
         """Return the present reports."""
-        known: _Known = {}
+        files: _Known = {}
         for path in sorted(telemetry_folder(self._directory).glob("*.json")):
             try:
                 status = path.stat()
@@ -237,14 +242,14 @@ class ReportReader:
             identity = (status.st_ino, status.st_mtime_ns)
             before = self._known.get(path.stem)
             if before is not None and before[0] == identity:
-                known[path.stem] = before
+                files[path.stem] = before
                 continue
             last = None if before is None else before[1]
             process = read_process(self._directory, path.stem, last)
             if process is not None:
-                known[path.stem] = (identity, process)
-        if self._reports is None or _differ(known, self._known):
-            self._known = known
-            processes = {name: one for name, (_, one) in known.items()}
+                files[path.stem] = (identity, process)
+        if self._reports is None or _differ(files, self._known):
+            self._known = files
+            processes = {name: telemetry for name, (_, telemetry) in files.items()}
             self._reports = Reports(processes, self._reports)
         return self._reports

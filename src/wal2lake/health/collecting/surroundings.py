@@ -65,9 +65,9 @@ def disks(settings: Settings) -> tuple[DiskFacts, ...]:
     if not urlsplit(warehouse).scheme:
         places.append(("warehouse", warehouse))
     return tuple(
-        found
+        disk
         for purpose, path in places
-        if (found := _disk(purpose, Path(path))) is not None
+        if (disk := _disk(purpose, Path(path))) is not None
     )
 
 
@@ -96,7 +96,7 @@ class LogSizes:
 
     def measure(self, directory: Path) -> int:
         """Return the bytes that count against ``size_limit_bytes``: all files but spools."""
-        known = self._sealed.get(str(directory), {})
+        sealed_sizes = self._sealed.get(str(directory), {})
         seen: dict[str, int] = {}
         total = 0
         try:
@@ -105,7 +105,7 @@ class LogSizes:
                     name = entry.name
                     if not name.startswith(("journal-", "seg-")):
                         continue
-                    size = known.get(name)
+                    size = sealed_sizes.get(name)
                     if size is None:
                         try:
                             size = entry.stat(follow_symlinks=False).st_size
@@ -175,4 +175,4 @@ def _end_of(path: Path) -> datetime | None:
     except (OSError, ValueError):
         return None
     # The first certificate that ends makes the chain invalid.
-    return min((found.not_valid_after_utc for found in chain), default=None)
+    return min((certificate.not_valid_after_utc for certificate in chain), default=None)

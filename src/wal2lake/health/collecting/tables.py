@@ -42,11 +42,11 @@ class KnownTables:
 
     def get(self, key: Hashable, made_of: tuple[object, ...]) -> TableFacts | None:
         """Return the facts that the last round has made of the same."""
-        known = self._known.get(key)
-        if known is None or known[0] != made_of:
+        entry = self._known.get(key)
+        if entry is None or entry[0] != made_of:
             return None
-        self._asked[key] = known
-        return known[1]
+        self._asked[key] = entry
+        return entry[1]
 
     def keep(
         self, key: Hashable, made_of: tuple[object, ...], facts: TableFacts
@@ -65,7 +65,7 @@ def table_facts(
     clock: LagClock,
     reports: Reports,
     changes: LastChanges,
-    known: KnownTables,
+    known_tables: KnownTables,
     now: datetime,
 ) -> Iterator[TableFacts]:
     """Yield the facts of all tables, by OID."""
@@ -96,10 +96,10 @@ def table_facts(
             copy = _copy(rel, overview, report, changes, now)
             yield replace(_facts(*made_of), copy=copy)
             continue
-        facts = known.get(key, made_of)
+        facts = known_tables.get(key, made_of)
         if facts is None:
             facts = _facts(*made_of)
-            known.keep(key, made_of, facts)
+            known_tables.keep(key, made_of, facts)
         yield facts
 
 
@@ -199,8 +199,8 @@ def expected_end(
     finished says nothing about the speed. ``progressed`` is the time of the last one. The end stays
     where it is until the next range is overdue.
     """
-    known = max(1, total * _KNOWN_PERCENT / 100)
-    if started is None or progressed is None or not known <= done <= total:
+    least_ranges = max(1, total * _KNOWN_PERCENT / 100)
+    if started is None or progressed is None or not least_ranges <= done <= total:
         return None
     for_one = max((progressed - started) / done, (now - started) / (done + 1))
     return started + for_one * total

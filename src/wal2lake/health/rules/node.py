@@ -141,16 +141,16 @@ def _times(count: int) -> str:
 
 
 def _silent(facts: NodeFacts, engine: ProcessFacts, now: datetime) -> Iterator[Problem]:
-    told, started = facts.engine_told_at, engine.started_at
-    if told is None or started is None or now - max(told, started) <= _SILENT:
+    reported, started = facts.engine_told_at, engine.started_at
+    if reported is None or started is None or now - max(reported, started) <= _SILENT:
         return
     yield Problem(
         ProblemKind.ENGINE_SILENT,
         Severity.ERROR,
         f"the engine (PID {engine.pid}) has not reported for"
-        f" {in_words(now - max(told, started))}",
+        f" {in_words(now - max(reported, started))}",
         Concern.OPERATOR,
-        since=max(told, started),
+        since=max(reported, started),
         hint="It may be out of memory, or wait for a disk. If it does not recover, end the"
         " process: the supervisor starts it again, and nothing is lost.",
     )

@@ -233,8 +233,8 @@ def _missing_slot(failure: WorkerFailure) -> Remedy | None:
 
 
 def _source_refuses(failure: WorkerFailure) -> Remedy | None:
-    known = failure.sqlstate in (*_SOURCE_LIMITS, _PERMISSION)
-    if not (failure.is_remote and known):
+    is_refusal = failure.sqlstate in (*_SOURCE_LIMITS, _PERMISSION)
+    if not (failure.is_remote and is_refusal):
         return None
     return Remedy(Concern.SOURCE, None, failure.text.hint)
 

@@ -68,15 +68,15 @@ def subscription_problems(
     runs = facts.state in ("starting", "ready")
     # Before the receiver's error, which says less of the same: receivers go on while the engine is
     # down.
-    found = [*_log(subscription)] if runs else []
-    found += [*_errors(subscription), *_standstill(facts, subscription)]
+    problems = [*_log(subscription)] if runs else []
+    problems += [*_errors(subscription), *_standstill(facts, subscription)]
     if runs:
-        found += _source(subscription)
+        problems += _source(subscription)
     for table in subscription.tables:
-        found += _table(subscription, table, now)
-    yield from found
+        problems += _table(subscription, table, now)
+    yield from problems
     if runs:
-        yield from _late(subscription, now, explained=bool(found))
+        yield from _late(subscription, now, explained=bool(problems))
 
 
 # ---- errors of workers -------------------------------------------------------------------
@@ -179,7 +179,9 @@ def _standstill(facts: NodeFacts, subscription: SubscriptionFacts) -> Iterator[P
 
 
 def _newest_error(subscription: SubscriptionFacts) -> datetime | None:
-    times = [at for _, _, at in subscription.errors.values() if at is not None]
+    times = [
+        moment for _, _, moment in subscription.errors.values() if moment is not None
+    ]
     return max(times, default=None)
 
 
