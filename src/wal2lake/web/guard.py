@@ -86,9 +86,9 @@ class Guard:
         headers = Headers(scope=scope)
         if self._visitors is None:
             host = headers.get("host")
-            known = host is None or _is_this_machine(host)
-            scope.setdefault("state", {})[ADMITTED] = known
-            return None if known else _foreign_host()
+            is_own_host = host is None or _is_this_machine(host)
+            scope.setdefault("state", {})[ADMITTED] = is_own_host
+            return None if is_own_host else _foreign_host()
         client = scope.get("client")
         refusal = await self._visitors.refusal(
             headers.get("authorization"), client[0] if client else ""

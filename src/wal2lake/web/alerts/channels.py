@@ -194,15 +194,15 @@ class Command:
         except ValueError as error:
             raise _failed(str(error)) from None
         try:
-            said = _exchange(process, text.encode(), self.timeout_seconds)
+            output = _exchange(process, text.encode(), self.timeout_seconds)
         finally:
             _end(process)
-        if said is None:
+        if output is None:
             raise _failed(
                 f"it took more than {self.timeout_seconds:g} seconds", doubtful=True
             )
         if process.returncode != 0:
-            words = said.decode("utf-8", "replace").strip()
+            words = output.decode("utf-8", "replace").strip()
             raise _failed(
                 f"exit code {process.returncode}{': ' if words else ''}{words}"
             )
@@ -219,7 +219,7 @@ def _exchange(
     stdin, stderr = process.stdin, process.stderr
     assert stdin is not None and stderr is not None
     ends = time.monotonic() + seconds
-    unsent, said = memoryview(text), b""
+    unsent, output = memoryview(text), b""
     with selectors.DefaultSelector() as pipes, stdin, stderr:
         for pipe in (stdin, stderr):
             os.set_blocking(pipe.fileno(), False)
@@ -231,7 +231,7 @@ def _exchange(
             for key, _ in pipes.select(_POLL_SECONDS):
                 if key.fileobj is stderr:
                     more = _read(stderr)
-                    said = (said + (more or b""))[-_TEXT_BYTES:]
+                    output = (output + (more or b""))[-_TEXT_BYTES:]
                     if more == b"":
                         pipes.unregister(stderr)
                     continue
@@ -240,8 +240,8 @@ def _exchange(
                     pipes.unregister(stdin)
                     stdin.close()
         for _ in range(_LAST_READS):
-            said = (said + (_read(stderr) or b""))[-_TEXT_BYTES:]
-    return said
+            output = (output + (_read(stderr) or b""))[-_TEXT_BYTES:]
+    return output
 
 
 def _read(pipe: IO[bytes]) -> bytes | None:

@@ -55,17 +55,17 @@ class NameLookup:
                 self._running[place] = running
         return running.result(max(seconds, 0.0))
 
-    def _look_up(self, place: Place, found: Future[list[_Address]]) -> None:
+    def _look_up(self, place: Place, lookup: Future[list[_Address]]) -> None:
         try:
             addresses = socket.getaddrinfo(*place, type=socket.SOCK_STREAM)
             if not addresses:
                 raise OSError("getaddrinfo returns an empty list")
         except Exception as error:
             self._end(place)
-            found.set_exception(error)
+            lookup.set_exception(error)
         else:
             self._end(place)
-            found.set_result(list(addresses))
+            lookup.set_result(list(addresses))
 
     def _end(self, place: Place) -> None:
         with self._lock:
@@ -140,9 +140,9 @@ class Deadline:
         raise failure
 
     def _connected(
-        self, found: _Address, seconds: float, source: Place | None
+        self, candidate: _Address, seconds: float, source: Place | None
     ) -> socket.socket:
-        family, kind, protocol, _, address = found
+        family, kind, protocol, _, address = candidate
         connection = socket.socket(family, kind, protocol)
         try:
             # A time-out of 0 would be another mode.

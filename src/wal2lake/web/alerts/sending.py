@@ -53,7 +53,7 @@ class _Look:
 
     node: dict[str, Any]
     problems: tuple[Problem, ...]
-    at: datetime
+    moment: datetime
 
 
 class Sender:
@@ -126,7 +126,7 @@ class Sender:
         look = _Look(node, tuple(problems), self._clock())
         with self._lock:
             self._look = look
-            if self._owns and self._ledger.observe(look.problems, look.at):
+            if self._owns and self._ledger.observe(look.problems, look.moment):
                 self._unsaved = True
         self._wake.set()
 
@@ -223,7 +223,7 @@ class Sender:
             ledger.delay = self._ledger.delay
             self._ledger = ledger
             if self._look is not None:
-                ledger.observe(self._look.problems, self._look.at)
+                ledger.observe(self._look.problems, self._look.moment)
             # The file is to name this process as its owner.
             self._owns = self._unsaved = True
         if self._warned:

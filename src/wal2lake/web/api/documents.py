@@ -119,16 +119,16 @@ def worst_problems(problems: Iterable[Problem]) -> Worst:
     worst: dict[tuple[str, str], Problem] = {}
     for problem in problems:
         key = (problem.subscription or "", problem.table or "")
-        known = worst.get(key)
-        if known is None or _ORDER[problem.severity] < _ORDER[known.severity]:
+        worst_yet = worst.get(key)
+        if worst_yet is None or _ORDER[problem.severity] < _ORDER[worst_yet.severity]:
             worst[key] = problem
     return worst
 
 
-def problems(found: Sequence[Problem]) -> Json:
+def problems(all_problems: Sequence[Problem]) -> Json:
     """Return the problems, errors first, then the oldest first."""
     ordered = sorted(
-        found,
+        all_problems,
         key=lambda p: (
             (_ORDER[p.severity], p.since is None, p.since, p.key)
             if p.since is not None

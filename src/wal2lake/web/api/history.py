@@ -122,6 +122,6 @@ class PageHistory:
 
 
 def _largest(column: Sequence[float], indexes: Sequence[int]) -> float | None:
-    known = [column[i] for i in indexes if not math.isnan(column[i])]
+    numbers = [column[i] for i in indexes if not math.isnan(column[i])]
     # Three digits are what a chart shows; JSON of all digits is three times as long.
-    return float(f"{max(known):.4g}") if known else None
+    return float(f"{max(numbers):.4g}") if numbers else None

@@ -84,9 +84,10 @@ class SampleTexts:
 
     def of_tables(self, places: Iterable[_Place]) -> list[str]:
         """Return the labels of tables; others are forgotten."""
-        known, labels = self._tables, m.TABLE_READY.labels
+        last_labels, labels = self._tables, m.TABLE_READY.labels
         self._tables = {
-            place: known.get(place) or label_text(labels, place) for place in places
+            place: last_labels.get(place) or label_text(labels, place)
+            for place in places
         }
         return list(self._tables.values())
 
@@ -94,22 +95,24 @@ class SampleTexts:
         """Keep the columns of these names; ``places`` are those that have series."""
         if places != self._shown:
             self._shown, self._columns = places, {}
-        known = self._columns
-        self._columns = {one: known.get(one) or self._made(one) for one in names}
+        last_columns = self._columns
+        self._columns = {
+            series: last_columns.get(series) or self._made(series) for series in names
+        }
 
     def columns(self, names: SeriesNames) -> Mapping[str, _Column]:
         """Return the columns of a process, by the name that telemetry has."""
         return self._columns[names]
 
     def _made(self, names: SeriesNames) -> dict[str, _Column]:
-        found: defaultdict[str, _Column] = defaultdict(_Column)
+        columns: defaultdict[str, _Column] = defaultdict(_Column)
         for place, key in enumerate(names.keys):
             text = self._text(key)
             if text is not None:
-                column = found[key[0]]
+                column = columns[key[0]]
                 column.texts.append(text)
                 column.places.append(place)
-        return dict(found)
+        return dict(columns)
 
     def _text(self, key: SeriesKey) -> str | None:
         """Return the labels of a series; None if it is not shown."""

@@ -53,9 +53,9 @@ class MetricSheet:
     ) -> None:
         """Set values of series whose labels have been written already. None adds nothing."""
         pairs = zip(texts, values, strict=True)
-        known = {text: value for text, value in pairs if value is not None}
-        if known:
-            self._values[metric.name].update(known)
+        measured = {text: value for text, value in pairs if value is not None}
+        if measured:
+            self._values[metric.name].update(measured)
 
     def render(self, *, openmetrics: bool) -> bytes:
         """Return the text in UTF-8. Lone surrogates, which a name could hold, are replaced."""
