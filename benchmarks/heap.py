@@ -90,7 +90,7 @@ def configured_bytes(directory: Path) -> int:
 
 def size_bytes(text: str) -> int:
     """Of Java's notation: 512m, 4g."""
-    found = re.fullmatch(r"([0-9]+)([kmgt])", text.lower())
-    if found is None:
+    match = re.fullmatch(r"([0-9]+)([kmgt])", text.lower())
+    if match is None:
         raise ValueError(f"no size: {text}")
-    return int(found[1]) << 10 * (1 + "kmgt".index(found[2]))
+    return int(match[1]) << 10 * (1 + "kmgt".index(match[2]))

@@ -103,21 +103,21 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
         action="store_true",
         help="measure the native subscriber only (and the null modes)",
     )
-    found = parser.parse_args(arguments)
-    for name in found.workloads:
+    parsed = parser.parse_args(arguments)
+    for name in parsed.workloads:
         if name not in WORKLOADS:
             parser.error(f"no workload {name!r} (choose from {', '.join(WORKLOADS)})")
-    if found.seconds < 1 or found.idle_seconds < 1:
+    if parsed.seconds < 1 or parsed.idle_seconds < 1:
         parser.error("a length must be at least one second")
     return Options(
         workloads=tuple(
-            n for n in WORKLOADS if n in (found.workloads or WORKLOADS.keys() - OPT_IN)
+            n for n in WORKLOADS if n in (parsed.workloads or WORKLOADS.keys() - OPT_IN)
         ),
-        rows_scale=found.rows_scale,
-        seconds=found.seconds,
-        idle_seconds=found.idle_seconds,
-        json=found.json,
-        node=not found.no_node,
+        rows_scale=parsed.rows_scale,
+        seconds=parsed.seconds,
+        idle_seconds=parsed.idle_seconds,
+        json=parsed.json,
+        node=not parsed.no_node,
     )
 
 

@@ -44,8 +44,8 @@ class Positions:
 
     def seen(self, mark: int) -> float | None:
         """The moment of the first look beyond a mark; None: there was none."""
-        at = bisect.bisect_right(self.lsns, mark)
-        return None if at == len(self.lsns) else self.moments[at]
+        index = bisect.bisect_right(self.lsns, mark)
+        return None if index == len(self.lsns) else self.moments[index]
 
     def delay(self, committed: float, mark: int) -> float | None:
         """Seconds from a commit to the first look beyond its mark; None: never seen."""
@@ -137,5 +137,5 @@ def _lsn(client: Client, query: str) -> Lsn:
 
 def delays(seen: Positions, commits: Sequence[Commit]) -> list[float]:
     """Seconds from each commit until it was seen; those that never were are left out."""
-    found = (seen.delay(moment, mark) for moment, mark in commits)
-    return [delay for delay in found if delay is not None]
+    all_delays = (seen.delay(moment, mark) for moment, mark in commits)
+    return [delay for delay in all_delays if delay is not None]

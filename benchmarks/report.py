@@ -102,8 +102,8 @@ def percentile(values: Sequence[float], percent: float) -> float | None:
 
 def milliseconds(values: Sequence[float], percent: float) -> float | None:
     """A percentile of seconds."""
-    found = percentile(values, percent)
-    return None if found is None else found * 1000
+    seconds = percentile(values, percent)
+    return None if seconds is None else seconds * 1000
 
 
 def megabytes(size: int | None) -> float | None:

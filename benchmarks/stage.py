@@ -239,7 +239,7 @@ class Comparison(Generic[M]):
 
     stage: Stage
     workload: str
-    found: Mapping[str, M]
+    measured: Mapping[str, M]
     """By the peer's name."""
 
     def add(
@@ -251,7 +251,7 @@ class Comparison(Generic[M]):
     ) -> None:
         """One figure of both."""
         ours, native = (
-            of(self.found[name]) if name in self.found else None
+            of(self.measured[name]) if name in self.measured else None
             for name in ("node", "native")
         )
         self.stage.add(self.workload, what, unit, ours, native, target)
@@ -284,10 +284,10 @@ def assert_same(stage: Stage, peer: Peer, queries: Sequence[str]) -> None:
     """AssertionError if a query has another answer than at the source."""
     with peer.connected() as client, stage.at_source() as source:
         for query in queries:
-            expected, found = source.rows(query), client.rows(query)
-            if found != expected:
+            expected, actual = source.rows(query), client.rows(query)
+            if actual != expected:
                 raise AssertionError(
-                    f"{peer.name} differs from the source: {found}, expected {expected}"
+                    f"{peer.name} differs from the source: {actual}, expected {expected}"
                 )
 
 

@@ -141,21 +141,21 @@ class Usage:
             times = process.cpu_times()
             cpu = times.user + times.system
             rss = process.memory_info().rss
-            known = self._seen.get(key)
-            if known is None or known.role == "other":
+            recorded = self._seen.get(key)
+            if recorded is None or recorded.role == "other":
                 # Just forked, a process still has its parent's command line.
                 role = role_of(" ".join(process.cmdline()))
             else:
-                role = known.role
+                role = recorded.role
         peak = max(rss, high_water(process.pid))
         with self._guard:
-            if known is None:
+            if recorded is None:
                 self._seen[key] = Process(
                     tree, role, process.pid, cpu if first else 0.0, cpu, rss, peak
                 )
             else:
-                known.role, known.cpu_seconds, known.rss_bytes = role, cpu, rss
-                known.peak_bytes = max(known.peak_bytes, peak)
+                recorded.role, recorded.cpu_seconds, recorded.rss_bytes = role, cpu, rss
+                recorded.peak_bytes = max(recorded.peak_bytes, peak)
 
 
 def _tree(root: int) -> list[psutil.Process]:
@@ -173,8 +173,8 @@ def high_water(pid: int) -> int:
         status = Path(f"/proc/{pid}/status").read_text()
     except OSError:
         return 0
-    found = re.search(r"^VmHWM:\s+(\d+) kB", status, re.MULTILINE)
-    return int(found[1]) * 1024 if found else 0
+    match = re.search(r"^VmHWM:\s+(\d+) kB", status, re.MULTILINE)
+    return int(match[1]) * 1024 if match else 0
 
 
 def waited_seconds(pid: int) -> float:

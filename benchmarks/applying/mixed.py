@@ -102,31 +102,31 @@ def run(stage: Stage) -> None:
     with stage.at_native() as native:
         _create(native)
     measured = {peer.name: _measure(stage, peer) for peer in stage.peers()}
-    found = Comparison(stage, "mixed", measured)
+    comparison = Comparison(stage, "mixed", measured)
     for rate in _RATES:
-        found.add(
+        comparison.add(
             f"{rate}/s: committed each second",
             "1/s",
             lambda m, r=rate: m.followed[r].per_second,  # type: ignore[misc]
         )
         for percent in (50, 99, 100):
-            found.add(
+            comparison.add(
                 f"{rate}/s: behind, {'most' if percent == 100 else f'p{percent}'}",
                 "s",
                 lambda m, r=rate, p=percent: percentile(m.followed[r].behind, p),  # type: ignore[misc]
                 _BEHIND if percent == 100 else None,
             )
-        found.add(
+        comparison.add(
             f"{rate}/s: CPU of the subscriber",
             "cores",
             lambda m, r=rate: m.followed[r].cpu_cores,  # type: ignore[misc]
         )
-        found.add(
+        comparison.add(
             f"{rate}/s: a reader's query, p50",
             "s",
             lambda m, r=rate: percentile(m.followed[r].queries, 50),  # type: ignore[misc]
         )
-    found.add("backlog: time to catch up", "s", lambda m: m.caught_up, _CATCH_UP)
+    comparison.add("backlog: time to catch up", "s", lambda m: m.caught_up, _CATCH_UP)
     with stage.at_source() as source:
         source.rows(f"drop publication {_PUBLICATION}")
         source.rows(f"drop schema {_SCHEMA} cascade")
@@ -282,8 +282,8 @@ def _write(stage: Stage, peer: Peer, rate: int, seconds: int) -> int:
                 if peer.name == "native"
                 else None
             )
-            while (at := counts[number] * interval) < seconds:
-                pause = started + at - time.perf_counter()
+            while (due := counts[number] * interval) < seconds:
+                pause = started + due - time.perf_counter()
                 if pause > 0:
                     time.sleep(pause)
                 elif pause < -seconds:

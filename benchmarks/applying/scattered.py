@@ -100,13 +100,13 @@ def _measure(stage: Stage, rows: int) -> tuple[float, list[float], float | None]
 
 def _round(client: Client, source: Client, table: str, keys: list[int]) -> float:
     *most, last = keys
-    one = workload.update_rows(table, "id = key")
+    update = workload.update_rows(table, "id = key")
     listed = ",".join(map(str, most))
     source.rows("set synchronous_commit = off")
     started = time.perf_counter()
     source.rows(
         "do $$ declare key bigint; begin"
-        f" foreach key in array array[{listed}]::bigint[] loop {one}; commit; end loop;"
+        f" foreach key in array array[{listed}]::bigint[] loop {update}; commit; end loop;"
         " end $$"
     )
     source.rows("set synchronous_commit = on")

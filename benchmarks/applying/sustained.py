@@ -106,25 +106,29 @@ def run(stage: Stage) -> None:
         source.rows(f"create publication {_PUBLICATION} for table {', '.join(_TABLES)}")
     _initialise(stage, stage.native.conninfo(), rows=False)
     measured = {peer.name: _measure(stage, peer) for peer in stage.peers()}
-    found = Comparison(stage, "tpcb", measured)
-    found.add("1,000/s: committed each second", "1/s", lambda m: m.steady.per_second)
+    comparison = Comparison(stage, "tpcb", measured)
+    comparison.add(
+        "1,000/s: committed each second", "1/s", lambda m: m.steady.per_second
+    )
     for percent in (50, 99, 100):
-        found.add(
+        comparison.add(
             f"1,000/s: behind, p{percent}"
             if percent < 100
             else "1,000/s: behind, most",
             "s",
             lambda m, p=percent: percentile(m.steady.behind, p),  # type: ignore[misc]
         )
-    found.add(
+    comparison.add(
         "1,000/s: further behind at the end than at the beginning",
         "s",
         lambda m: m.steady.grown,
         _BEHIND,
     )
-    found.add("1,000/s: CPU of the subscriber", "cores", lambda m: m.steady.cpu_cores)
-    found.add("followed up to", "1/s", lambda m: m.sustained, _SUSTAINED)
-    found.add(
+    comparison.add(
+        "1,000/s: CPU of the subscriber", "cores", lambda m: m.steady.cpu_cores
+    )
+    comparison.add("followed up to", "1/s", lambda m: m.sustained, _SUSTAINED)
+    comparison.add(
         "the source itself gave no more", "yes=1", lambda m: float(m.limited_by_source)
     )
     with stage.at_source() as source:
@@ -186,13 +190,13 @@ def _follow(stage: Stage, peer: Peer, name: str, rate: int, seconds: int) -> _Fo
         wait_exactly(lambda: seen.beyond(int(mark)), f"{name} has everything")
         drained = time.perf_counter() - ended
     late = list(behind(gone, seen, started, ended))
-    found = _Followed(count / (ended - started), late, drained, cpu_cores)
+    followed = _Followed(count / (ended - started), late, drained, cpu_cores)
     stage.say(
-        f"tpcb: {peer.name}, {found.per_second:,.0f}/s, behind p50"
-        f" {percentile(late, 50) or 0:.2f} s, grown by {found.grown:.2f} s,"
+        f"tpcb: {peer.name}, {followed.per_second:,.0f}/s, behind p50"
+        f" {percentile(late, 50) or 0:.2f} s, grown by {followed.grown:.2f} s,"
         f" drained in {drained:.1f} s"
     )
-    return found
+    return followed
 
 
 def _pgbench(stage: Stage, rate: int, seconds: int) -> int:
@@ -208,7 +212,7 @@ def _pgbench(stage: Stage, rate: int, seconds: int) -> int:
         text=True,
         timeout=seconds * 3 + 60,
     )
-    found = re.search(r"actually processed: ([0-9]+)", done.stdout)
-    if found is None:
+    match = re.search(r"actually processed: ([0-9]+)", done.stdout)
+    if match is None:
         raise RuntimeError(f"pgbench says: {done.stdout}")
-    return int(found[1])
+    return int(match[1])

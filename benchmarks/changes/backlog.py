@@ -163,7 +163,7 @@ def _catch_up(stage: Stage, peer: Peer, backlog: Written) -> Caught:
         stage.at_source() as source,
         Usage(roots) as usage,
     ):
-        asked = time.perf_counter()
+        enabled = time.perf_counter()
         client.rows(f"alter subscription {name} enable")
         wait_exactly(
             lambda: slot_is_active(source, name),
@@ -181,7 +181,7 @@ def _catch_up(stage: Stage, peer: Peer, backlog: Written) -> Caught:
         finished = time.perf_counter()
     assert_same(stage, peer, backlog.shape.checks)
     return Caught(
-        finished - asked,
+        finished - enabled,
         finished - started,
         seen.longest_standstill(started),
         usage.cpu_seconds(peer.name),

@@ -36,8 +36,8 @@ _RISES: Final = Target(at_least=1.1)
 class _Speeds:
     """Changes a second of one peer."""
 
-    one: float
-    every: float
+    one_core: float
+    all_cores: float
 
 
 def run(stage: Stage) -> None:
@@ -46,12 +46,16 @@ def run(stage: Stage) -> None:
     if len(cores) == 1:
         stage.say("cores: there is only one")
         return
-    one, every = _speeds(stage, cores[:1]), _speeds(stage, cores)
-    both = {peer: _Speeds(one[peer], every[peer]) for peer in one}
-    found = Comparison(stage, _NAME, both)
-    found.add("1 core: start of streaming to all visible", "changes/s", lambda s: s.one)
-    found.add(f"{len(cores)} cores: the same", "changes/s", lambda s: s.every)
-    found.add(f"{len(cores)} cores to 1", "times", lambda s: s.every / s.one, _RISES)
+    one_core, all_cores = _speeds(stage, cores[:1]), _speeds(stage, cores)
+    both = {peer: _Speeds(one_core[peer], all_cores[peer]) for peer in one_core}
+    comparison = Comparison(stage, _NAME, both)
+    comparison.add(
+        "1 core: start of streaming to all visible", "changes/s", lambda s: s.one_core
+    )
+    comparison.add(f"{len(cores)} cores: the same", "changes/s", lambda s: s.all_cores)
+    comparison.add(
+        f"{len(cores)} cores to 1", "times", lambda s: s.all_cores / s.one_core, _RISES
+    )
 
 
 def _speeds(stage: Stage, cores: Collection[int]) -> Mapping[str, float]:
@@ -65,7 +69,7 @@ def _speeds(stage: Stage, cores: Collection[int]) -> Mapping[str, float]:
             shape = shapes.backlog(options)
             with backlog.written(own, shape, subscribed=True) as made:
                 caught = backlog.catch_up(own, made)
-        return {name: shape.changes / one.seconds for name, one in caught.items()}
+        return {name: shape.changes / result.seconds for name, result in caught.items()}
 
 
 @contextmanager

@@ -248,10 +248,10 @@ def converted(runs: list[Feed]) -> Iterator[pa.Table]:
                     flags = batch.column(f"b{i}").to_numpy(zero_copy_only=False)
                 mapping = mapping_for(column.type_oid, column.typmod)
                 values = batch.column(f"c{i}")
-                found = convert_sent(values, flags, column.type_oid, {}, mapping)
-                if found.failures:
-                    raise AssertionError(found.failures[0].message)
-                columns[column.name] = found.array
+                conversion = convert_sent(values, flags, column.type_oid, {}, mapping)
+                if conversion.failures:
+                    raise AssertionError(conversion.failures[0].message)
+                columns[column.name] = conversion.array
             yield pa.table(columns)
 
 

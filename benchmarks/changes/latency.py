@@ -130,27 +130,27 @@ def run(stage: Stage, load: Load) -> None:
         source.rows(f"drop table {load.qualified}")
 
 
-def _report(load: Load, found: Comparison[_Measured]) -> None:
+def _report(load: Load, comparison: Comparison[_Measured]) -> None:
     for percent in (50, 99):
-        found.add(
+        comparison.add(
             f"commit to flush confirmed, p{percent}",
             "ms",
             lambda m, p=percent: milliseconds(m.flushed, p),  # type: ignore[misc]
             _FLUSHED_P99 if percent == 99 else None,
         )
     for percent in (50, 99):
-        found.add(
+        comparison.add(
             f"commit to visible, p{percent}",
             "ms",
             lambda m, p=percent: milliseconds(m.visible, p),  # type: ignore[misc]
             load.visible_p50 if percent == 50 else load.visible_p99,
         )
-    found.add("looked for every (mean)", "ms", lambda m: m.look_seconds * 1000)
-    found.add(
+    comparison.add("looked for every (mean)", "ms", lambda m: m.look_seconds * 1000)
+    comparison.add(
         "SELECT of one row by key, p50", "ms", lambda m: milliseconds(m.selects, 50)
     )
-    found.add("CPU of the subscriber", "cores", lambda m: m.cpu_cores)
-    found.add("transactions committed each second", "1/s", lambda m: m.per_second)
+    comparison.add("CPU of the subscriber", "cores", lambda m: m.cpu_cores)
+    comparison.add("transactions committed each second", "1/s", lambda m: m.per_second)
 
 
 def _measure(stage: Stage, load: Load, peer: Peer, rows: int) -> _Measured:
@@ -237,10 +237,10 @@ def _beside(stage: Stage, load: Load, rows: int) -> Iterator[list[int]]:
             report, _ = running.communicate(timeout=_PGBENCH_SECONDS)
         finally:
             running.terminate()
-    found = re.search(r"actually processed: ([0-9]+)", report)
-    if found is None:
+    match = re.search(r"actually processed: ([0-9]+)", report)
+    if match is None:
         raise RuntimeError(f"pgbench says: {report}")
-    counts.append(int(found[1]))
+    counts.append(int(match[1]))
 
 
 def _write(stage: Stage, load: Load, rows: int) -> list[Commit]:

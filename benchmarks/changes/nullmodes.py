@@ -82,7 +82,7 @@ class _Stage:
 
 def run(stage: Stage, backlog: Written) -> None:
     """Measure all modes and add the results."""
-    found: dict[str, _Stage] = {}
+    stages: dict[str, _Stage] = {}
     for mode, measure in (
         ("pg_recvlogical", _pg_recvlogical),
         ("receive", _receive),
@@ -92,23 +92,23 @@ def run(stage: Stage, backlog: Written) -> None:
     ):
         stage.say(f"null: {mode}")
         with _slot_copy(stage, f"bench_null_{mode}") as slot:
-            found |= measure(stage, backlog, slot)
+            stages |= measure(stage, backlog, slot)
     changes = backlog.shape.changes
-    for what, one in found.items():
-        _add(stage, what, one, changes)
-        if one.journal_seconds is not None:
+    for what, figures in stages.items():
+        _add(stage, what, figures, changes)
+        if figures.journal_seconds is not None:
             stage.add(
                 _NAME,
                 "until durable in the journal, beside pg_recvlogical",
                 "changes/s",
-                rate(changes, one.journal_seconds),
-                rate(changes, found["pg_recvlogical"].seconds),
+                rate(changes, figures.journal_seconds),
+                rate(changes, stages["pg_recvlogical"].seconds),
                 _JOURNAL,
             )
 
 
-def _add(stage: Stage, what: str, found: _Stage, changes: int) -> None:
-    is_receiver = found.journal_seconds is not None
+def _add(stage: Stage, what: str, figures: _Stage, changes: int) -> None:
+    is_receiver = figures.journal_seconds is not None
 
     def add(
         of: str, unit: str, value: float | None, target: Target | None = None
@@ -122,16 +122,16 @@ def _add(stage: Stage, what: str, found: _Stage, changes: int) -> None:
         )
 
     per_million = 1e6 / changes
-    add("speed", "changes/s", rate(changes, found.seconds))
-    add("CPU per million", "s", found.cpu_seconds * per_million, _CPU)
-    if found.source_cpu_seconds is not None:
+    add("speed", "changes/s", rate(changes, figures.seconds))
+    add("CPU per million", "s", figures.cpu_seconds * per_million, _CPU)
+    if figures.source_cpu_seconds is not None:
         add(
             "CPU of the walsender per million",
             "s",
-            found.source_cpu_seconds * per_million,
+            figures.source_cpu_seconds * per_million,
         )
-    if found.peak_bytes:
-        add("peak RSS", "MB", found.peak_bytes / 1e6, _RSS)
+    if figures.peak_bytes:
+        add("peak RSS", "MB", figures.peak_bytes / 1e6, _RSS)
 
 
 @contextmanager
@@ -185,11 +185,11 @@ def _pg_recvlogical(stage: Stage, backlog: Written, slot: str) -> dict[str, _Sta
 
 def _receive(stage: Stage, backlog: Written, slot: str) -> dict[str, _Stage]:
     with Usage({"source": stage.source.pid}) as usage:
-        (found,) = _child(stage, backlog, slot, "receive")
+        (figures,) = _child(stage, backlog, slot, "receive")
     walsender = usage.cpu_seconds("source", "walsender")
     return {
         "receive only": _Stage(
-            found.seconds, found.cpu_seconds, found.peak_bytes, walsender
+            figures.seconds, figures.cpu_seconds, figures.peak_bytes, walsender
         )
     }
 
@@ -221,7 +221,7 @@ def _child(
         text=True,
         check=True,
     )
-    return [_Stage(**one) for one in json.loads(done.stdout)]
+    return [_Stage(**fields) for fields in json.loads(done.stdout)]
 
 
 def _log(stage: Stage, backlog: Written, slot: str) -> dict[str, _Stage]:
@@ -328,10 +328,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         binary=options.binary,
     )
     if options.mode == "receive":
-        found = [received]
+        measured = [received]
     else:
-        found = [_decoded(kept), _decoded(list(_joined(kept)))]
-    print(json.dumps([asdict(one) for one in found]))
+        measured = [_decoded(kept), _decoded(list(_joined(kept)))]
+    print(json.dumps([asdict(figures) for figures in measured]))
     return 0
 
 
@@ -368,11 +368,11 @@ def _drain(
             stream.write(write_payload(status))
             last_status = now
     seconds = time.perf_counter() - started
-    found = _Stage(seconds, time.process_time() - cpu, high_water(os.getpid()))
+    figures = _Stage(seconds, time.process_time() - cpu, high_water(os.getpid()))
     session.close()
     os.close(never)
     os.close(writer)
-    return found
+    return figures
 
 
 def _only(

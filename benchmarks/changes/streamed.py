@@ -96,7 +96,7 @@ class _Watched:
         """Seconds from the moment at which the publisher had sent a small transaction until
         it knew that it was safe."""
         moments = ((self.sends.seen(mark), mark) for _, mark in self.small)
-        return delays(self.flushes, [(at, mark) for at, mark in moments if at])
+        return delays(self.flushes, [(sent, mark) for sent, mark in moments if sent])
 
 
 def run(stage: Stage, plan: Plan) -> None:
@@ -110,10 +110,10 @@ def run(stage: Stage, plan: Plan) -> None:
             f"create publication bench_{plan.name} for table"
             f" {workload.SCHEMA}.{_LARGE}, {workload.SCHEMA}.{_SMALL}"
         )
-    found = {p.name: _watch(stage, plan, p, rows_each) for p in stage.peers()}
-    _report(Comparison(stage, plan.name, found), plan, plan.transactions * rows_each)
+    measured = {p.name: _watch(stage, plan, p, rows_each) for p in stage.peers()}
+    _report(Comparison(stage, plan.name, measured), plan, plan.transactions * rows_each)
     if stage.options.node:
-        _report_memory(stage, plan, found["node"])
+        _report_memory(stage, plan, measured["node"])
     with stage.at_source() as source:
         source.rows(f"drop publication bench_{plan.name}")
     for connected in (stage.at_source, *(peer.connected for peer in stage.peers())):
@@ -122,28 +122,28 @@ def run(stage: Stage, plan: Plan) -> None:
                 client.rows(f"drop table {workload.SCHEMA}.{table}")
 
 
-def _report(found: Comparison[_Watched], plan: Plan, rows: int) -> None:
+def _report(comparison: Comparison[_Watched], plan: Plan, rows: int) -> None:
     is_one = plan.transactions == 1
-    found.add(
+    comparison.add(
         "first row written to all visible",
         "s",
         lambda w: w.written_seconds + w.visible_seconds,
         Target(ratio_at_most=2.0) if is_one else None,
     )
-    found.add(
+    comparison.add(
         "COMMIT to first visibility, of all rows"
         if is_one
         else "last COMMIT to all visible",
         "s",
         lambda w: w.visible_seconds,
     )
-    found.add(
+    comparison.add(
         "CPU of the subscriber per million",
         "s",
         lambda w: w.cpu_seconds / rows * 1e6,
     )
     for percent in (50, 99):
-        found.add(
+        comparison.add(
             f"small transactions meanwhile: flush confirmed, p{percent}",
             "ms",
             lambda w, p=percent: milliseconds(  # type: ignore[misc]
@@ -151,12 +151,12 @@ def _report(found: Comparison[_Watched], plan: Plan, rows: int) -> None:
             ),
             _NO_WORSE if percent == 99 else None,
         )
-    found.add(
+    comparison.add(
         "of that, after the publisher had sent them, p99",
         "ms",
         lambda w: milliseconds(w.after_sending, 99),
     )
-    found.add(
+    comparison.add(
         "small transactions meanwhile: visible, p99",
         "ms",
         lambda w: milliseconds(delays(w.sights, w.small), 99),
@@ -252,14 +252,14 @@ def _write(stage: Stage, transactions: int, rows_each: int) -> Lsn:
         turn = rows_each if transactions == 1 else _TURN_ROWS
         for first in range(0, rows_each, turn):
             for i, client in enumerate(clients):
-                at = i * rows_each + first + 1
+                start = i * rows_each + first + 1
                 last = i * rows_each + min(first + turn, rows_each)
-                client.rows(workload.insert_rows(_LARGE, at, last))
+                client.rows(workload.insert_rows(_LARGE, start, last))
         for client in clients[:-1]:
             client.rows("commit")
-        found = clients[-1].rows("select pg_current_wal_insert_lsn()")
+        answer = clients[-1].rows("select pg_current_wal_insert_lsn()")
         clients[-1].rows("commit")
-        return Lsn.parse(str(found[0][0]))
+        return Lsn.parse(str(answer[0][0]))
 
 
 @contextmanager

@@ -70,20 +70,22 @@ def run(stage: Stage, plan: Plan) -> None:
     )
     rows_each = stage.options.scaled(plan.rows_each)
     rows = plan.tables * rows_each
-    found = Comparison(stage, plan.name, _both(stage, "copied", plan.tables, rows_each))
-    found.add(
+    comparison = Comparison(
+        stage, plan.name, _both(stage, "copied", plan.tables, rows_each)
+    )
+    comparison.add(
         "CREATE SUBSCRIPTION to state r",
         "rows/s",
         lambda c: rate(rows, c.ready_seconds),
         plan.target,
     )
-    found.add(
+    comparison.add(
         "CREATE SUBSCRIPTION to readable",
         "rows/s",
         lambda c: rate(rows, c.visible_seconds),
     )
-    found.add("the same", "s", lambda c: c.visible_seconds)
-    found.add(
+    comparison.add("the same", "s", lambda c: c.visible_seconds)
+    comparison.add(
         "CPU of the subscriber per million rows",
         "s",
         lambda c: c.usage.cpu_seconds() / rows * 1e6,

@@ -71,13 +71,13 @@ def rest(stage: Stage, workload_name: str) -> Rest:
     return Rest(lasted, usage)
 
 
-def report(stage: Stage, workload_name: str, found: Rest, cpu: Target) -> None:
+def report(stage: Stage, workload_name: str, resting: Rest, cpu: Target) -> None:
     """Add what that cost."""
     shares: dict[str, list[tuple[float, float]]] = defaultdict(list)
-    for p in found.usage.processes:
-        share = found.percent(p.cpu_seconds - p.cpu_before)
+    for p in resting.usage.processes:
+        share = resting.percent(p.cpu_seconds - p.cpu_before)
         shares[p.role].append((p.rss_bytes / 1e6, share))
-    total = found.percent(found.usage.cpu_seconds())
+    total = resting.percent(resting.usage.cpu_seconds())
     stage.add(workload_name, "idle: CPU of all processes", _SHARE, total, target=cpu)
     for role, each in sorted(shares.items()):
         label = role if len(each) == 1 else f"{role} ({len(each)})"

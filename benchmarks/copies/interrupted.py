@@ -137,13 +137,15 @@ def _report(
     def add(what: str, unit: str, value: float, target: Target | None = None) -> None:
         stage.add(_NAME, f"{case.killed}: {what}", unit, value, target=target)
 
-    copied = sum(rows_each if one.is_finished else one.rows for one in seen.values())
+    copied = sum(
+        rows_each if table.is_finished else table.rows for table in seen.values()
+    )
     total = rows_each * case.tables
     add("killed when this much was copied", "% of the rows", 100 * copied / total)
     if case.killed == "engine":
         unfinished = total - copied
     else:
-        tables = sum(not one.is_finished for one in seen.values())
+        tables = sum(not table.is_finished for table in seen.values())
         unfinished = tables * rows_each
         add(
             "tables copied again, of those that were unfinished",
@@ -171,12 +173,12 @@ def _nine_tenths(client: Client, rows: int) -> dict[str, _Seen]:
                 f" where subname = '{_SUBSCRIPTION}'"
             )
         }
-        copied = sum(one.rows for one in seen.values())
+        copied = sum(table.rows for table in seen.values())
         return seen if copied >= _KILLED_AT * rows else None
 
-    found = wait_exactly(look, "most rows are copied", pause_seconds=_LOOK_SECONDS)
-    assert found is not None
-    return found
+    progress = wait_exactly(look, "most rows are copied", pause_seconds=_LOOK_SECONDS)
+    assert progress is not None
+    return progress
 
 
 def _is_ready(node: Node) -> bool:

@@ -74,37 +74,37 @@ def run(stage: Stage) -> None:
     """Measure both and add the results."""
     names = [f"small{i}" for i in range(stage.options.scaled(_TABLES))]
     resting: Rest | None = None
-    found: dict[str, _Measured] = {}
+    measured: dict[str, _Measured] = {}
     with filled(stage, names, _ROWS):
         with stage.at_native() as native:
             for name in names:
                 native.rows(workload.create_table(name))
         for peer in stage.peers():
-            with _subscribed(stage, peer, names) as found[peer.name]:
+            with _subscribed(stage, peer, names) as measured[peer.name]:
                 if peer.name == "node":
                     resting = rest(stage, _NAME)
-    _report(Comparison(stage, _NAME, found), len(names))
+    _report(Comparison(stage, _NAME, measured), len(names))
     if resting is not None:
         report(stage, _NAME, resting, _CPU)
 
 
-def _report(found: Comparison[_Measured], tables: int) -> None:
-    found.add("the command CREATE SUBSCRIPTION", "s", lambda m: m.created_seconds)
-    found.add(
+def _report(comparison: Comparison[_Measured], tables: int) -> None:
+    comparison.add("the command CREATE SUBSCRIPTION", "s", lambda m: m.created_seconds)
+    comparison.add(
         f"CREATE SUBSCRIPTION to {tables} tables in state r",
         "s",
         lambda m: m.ready_seconds,
         _READY,
     )
-    found.add("CPU of the subscriber until then", "s", lambda m: m.cpu_seconds)
+    comparison.add("CPU of the subscriber until then", "s", lambda m: m.cpu_seconds)
     readers = len(os.sched_getaffinity(0))
-    found.add(
+    comparison.add(
         "connections to the source, at most",
         "connections",
         lambda m: m.connections,
         Target(at_most=_CONNECTIONS + readers),
     )
-    found.add(
+    comparison.add(
         f"{tables} tables, a row changed in each, to all visible",
         "s",
         lambda m: m.round_seconds,

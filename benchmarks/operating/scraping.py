@@ -75,8 +75,8 @@ def run(stage: Stage) -> None:
                 _scrape(directory, changing, process.pid) for _ in range(_SCRAPES)
             ]
             times = [seconds for seconds, _ in scrapes]
-            one = (sum(watched.cpu_times()[:2]) - before) / _SCRAPES
-            stage.add(_NAME, "one scrape, CPU", "ms", 1000 * one, target=_CPU)
+            cpu_each = (sum(watched.cpu_times()[:2]) - before) / _SCRAPES
+            stage.add(_NAME, "one scrape, CPU", "ms", 1000 * cpu_each, target=_CPU)
             stage.add(
                 _NAME, "one scrape, p50", "ms", milliseconds(times, 50), target=_TIME
             )
@@ -151,8 +151,8 @@ def _web(directory: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 def _port(directory: Path) -> int:
     status = read_web_status(directory / "run")
-    found = None if status is None else urlsplit(status.urls[0]).port
-    return found or 0
+    port = None if status is None else urlsplit(status.urls[0]).port
+    return port or 0
 
 
 class _Changing:

@@ -185,7 +185,7 @@ def _catch_up(
         with Usage({"node": peer.pid}) as usage:
             seconds = _seconds_to_reach(client, source, int(mark))
     web = usage.cpu_seconds(role="web")
-    found = _Round(
+    figures = _Round(
         is_watched,
         size.changes / seconds,
         (usage.cpu_seconds() - web) / size.changes * 1e6,
@@ -193,8 +193,8 @@ def _catch_up(
         usage.peak_bytes(role="web") or 0,
     )
     words = "with visitors" if is_watched else "alone"
-    stage.say(f"watched: {words}, {found.speed:,.0f} changes/s")
-    return found
+    stage.say(f"watched: {words}, {figures.speed:,.0f} changes/s")
+    return figures
 
 
 def _seconds_to_reach(client: Client, source: Client, mark: int) -> float:

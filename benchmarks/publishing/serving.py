@@ -94,13 +94,13 @@ def run(stage: Stage) -> None:
             stage.subscribe(node, _FEED, PUBLICATION)
             wait_ready(node, _FEED)
             node.rows(f"create publication {PUBLICATION} for table {_TABLE}")
-            for one in both:
-                with one.connected() as client:
+            for publisher in both:
+                with publisher.connected() as client:
                     client.rows(
-                        f"select pg_create_logical_replication_slot('{one.slot}', 'pgoutput')"
+                        f"select pg_create_logical_replication_slot('{publisher.slot}', 'pgoutput')"
                     )
                     client.rows(
-                        f"select pg_create_logical_replication_slot('{one.slot}_null',"
+                        f"select pg_create_logical_replication_slot('{publisher.slot}_null',"
                         " 'pgoutput')"
                     )
         stage.say(f"serve: writing {shape.changes:,} changes")
@@ -115,8 +115,8 @@ def run(stage: Stage) -> None:
     with stage.at_node() as node:
         drop_subscription(node, _FEED)
     _copies(stage, both)
-    for one in both:
-        with one.connected() as client:
+    for publisher in both:
+        with publisher.connected() as client:
             client.rows(f"drop publication {PUBLICATION}")
             client.rows(f"drop table {_TABLE}")
     with stage.at_native() as native:
@@ -130,17 +130,23 @@ def _has_applied(node: Client, mark: Lsn) -> bool:
 
 def _stream(stage: Stage, both: list[_Publisher], changes: int) -> None:
     """Each walsender alone."""
-    found = {}
+    seconds = {}
     program = find_installation(18).bin / "pg_recvlogical"
-    for one in both:
-        end = one.end()
-        stage.say(f"serve: pg_recvlogical from {one.name}")
-        with Usage({one.name: one.pid}) as usage:
+    for publisher in both:
+        end = publisher.end()
+        stage.say(f"serve: pg_recvlogical from {publisher.name}")
+        with Usage({publisher.name: publisher.pid}) as usage:
             started = time.perf_counter()
             subprocess.run(
                 [
                     program,
-                    *("-d", one.conninfo, "--slot", f"{one.slot}_null", "--start"),
+                    *(
+                        "-d",
+                        publisher.conninfo,
+                        "--slot",
+                        f"{publisher.slot}_null",
+                        "--start",
+                    ),
                     *("-f", "/dev/null", "--no-loop", "--endpos", str(end)),
                     *(
                         "-o",
@@ -152,17 +158,19 @@ def _stream(stage: Stage, both: list[_Publisher], changes: int) -> None:
                 check=True,
                 timeout=1800,
             )
-            found[one.name] = time.perf_counter() - started
-            cpu = usage.cpu_seconds(one.name, "walsender")
-        with one.connected() as client:
-            client.rows(f"select pg_drop_replication_slot('{one.slot}_null')")
-        stage.say(f"serve: {one.name} took {found[one.name]:.1f} s, {cpu:.1f} s of CPU")
+            seconds[publisher.name] = time.perf_counter() - started
+            cpu = usage.cpu_seconds(publisher.name, "walsender")
+        with publisher.connected() as client:
+            client.rows(f"select pg_drop_replication_slot('{publisher.slot}_null')")
+        stage.say(
+            f"serve: {publisher.name} took {seconds[publisher.name]:.1f} s, {cpu:.1f} s of CPU"
+        )
     stage.add(
         "serve",
         "walsender to pg_recvlogical",
         "changes/s",
-        rate(changes, found["node"]),
-        rate(changes, found["native"]),
+        rate(changes, seconds["node"]),
+        rate(changes, seconds["native"]),
         Target(ratio_at_least=0.7),
     )
 
@@ -174,18 +182,19 @@ def _subscribers(
     changes: int,
     checks: tuple[str, ...],
 ) -> None:
-    found = {}
-    for one in both:
-        mark = marks[one.name]
-        stage.say(f"serve: a subscriber of {one.name}")
-        with stage.at_native() as native, one.connected() as publisher:
+    seconds = {}
+    for publisher in both:
+        mark = marks[publisher.name]
+        stage.say(f"serve: a subscriber of {publisher.name}")
+        with stage.at_native() as native, publisher.connected() as client:
             native.rows(
-                f"create subscription {one.slot} connection {quote_literal(one.conninfo)}"
+                f"create subscription {publisher.slot}"
+                f" connection {quote_literal(publisher.conninfo)}"
                 f" publication {PUBLICATION} with (create_slot = false,"
-                f" slot_name = '{one.slot}', copy_data = false)"
+                f" slot_name = '{publisher.slot}', copy_data = false)"
             )
             wait_exactly(
-                partial(slot_is_active, publisher, one.slot),
+                partial(slot_is_active, client, publisher.slot),
                 "it streams",
                 pause_seconds=0.002,
             )
@@ -195,21 +204,23 @@ def _subscribers(
                 "it has caught up",
                 pause_seconds=0.02,
             )
-            found[one.name] = time.perf_counter() - started
-            stage.say(f"serve: {one.name} took {found[one.name]:.1f} s")
+            seconds[publisher.name] = time.perf_counter() - started
+            stage.say(f"serve: {publisher.name} took {seconds[publisher.name]:.1f} s")
             with stage.at_source() as source:
                 for check in checks:
                     if native.rows(check) != source.rows(check):
-                        raise AssertionError(f"the subscriber of {one.name} differs")
-            if one is both[0]:
-                drop_subscription(native, one.slot)
+                        raise AssertionError(
+                            f"the subscriber of {publisher.name} differs"
+                        )
+            if publisher is both[0]:
+                drop_subscription(native, publisher.slot)
                 native.rows(f"truncate {_TABLE}")
     stage.add(
         "serve",
         "start of streaming to all visible",
         "changes/s",
-        rate(changes, found["node"]),
-        rate(changes, found["native"]),
+        rate(changes, seconds["node"]),
+        rate(changes, seconds["native"]),
         Target(ratio_at_least=1.0),
     )
 
@@ -257,33 +268,34 @@ def _copies(stage: Stage, both: list[_Publisher]) -> None:
             node.rows(
                 f"alter publication {PUBLICATION} set table {workload.SCHEMA}.{_COPIED}"
             )
-    found = {}
-    for one in both:
-        stage.say(f"serve: copying from {one.name}")
+    seconds = {}
+    for publisher in both:
+        stage.say(f"serve: copying from {publisher.name}")
         with stage.at_native() as native, stage.quick_slots():
             native.rows(workload.create_table(_COPIED))
             started = time.perf_counter()
             native.rows(
-                f"create subscription {one.slot} connection {quote_literal(one.conninfo)}"
+                f"create subscription {publisher.slot}"
+                f" connection {quote_literal(publisher.conninfo)}"
                 f" publication {PUBLICATION}"
             )
-            wait_ready(native, one.slot)
-            found[one.name] = time.perf_counter() - started
-            stage.say(f"serve: {one.name} took {found[one.name]:.1f} s")
+            wait_ready(native, publisher.slot)
+            seconds[publisher.name] = time.perf_counter() - started
+            stage.say(f"serve: {publisher.name} took {seconds[publisher.name]:.1f} s")
             with stage.at_source() as source:
                 check = workload.fingerprint(_COPIED)
                 if native.rows(check) != source.rows(check):
-                    raise AssertionError(f"the copy from {one.name} differs")
-            drop_subscription(native, one.slot)
+                    raise AssertionError(f"the copy from {publisher.name} differs")
+            drop_subscription(native, publisher.slot)
             native.rows(f"drop table {workload.SCHEMA}.{_COPIED}")
     stage.add(
         "serve",
         f"copy of {rows:,} rows, CREATE SUBSCRIPTION to state r",
         "rows/s",
-        rate(rows, found["node"]),
-        rate(rows, found["native"]),
+        rate(rows, seconds["node"]),
+        rate(rows, seconds["native"]),
         Target(ratio_at_least=0.8),
     )
-    for one in both:
-        with one.connected() as client:
+    for publisher in both:
+        with publisher.connected() as client:
             client.rows(f"drop table {workload.SCHEMA}.{_COPIED}")
