@@ -104,10 +104,10 @@ def asks_for_java(programs: Path, folder: Path) -> bool:
         check=False,
         timeout=60,
     )
-    said = (done.stdout + done.stderr).strip()
-    print(f"without Java: exit status {done.returncode}: {said}")
-    is_one_line = len(said.splitlines()) == 1
-    return done.returncode == 1 and is_one_line and "Java 17 or 21" in said
+    output = (done.stdout + done.stderr).strip()
+    print(f"without Java: exit status {done.returncode}: {output}")
+    is_one_line = len(output.splitlines()) == 1
+    return done.returncode == 1 and is_one_line and "Java 17 or 21" in output
 
 
 def _bare(path: str, *, java: bool = True) -> dict[str, str]:

@@ -45,9 +45,9 @@ def _modules(root: Path, source: Path) -> Iterator[str]:
             yield f"{place}: {lines} lines, at most {MODULE_LINES}"
         tree = ast.parse(text)
         for node in _docstrings(tree):
-            found = _OPENING.match(str(node.value).strip())
-            if found is not None:
-                yield f"{place}:{node.lineno}: a docstring begins with {found[1]!r}"
+            opening = _OPENING.match(str(node.value).strip())
+            if opening is not None:
+                yield f"{place}:{node.lineno}: a docstring begins with {opening[1]!r}"
         for statement in tree.body:
             if isinstance(statement, ast.ClassDef) and statement.name[0] != "_":
                 classes[statement.name].append(f"{place}:{statement.lineno}")
@@ -104,12 +104,12 @@ def _documents(root: Path) -> Iterator[str]:
 def main(arguments: list[str]) -> int:
     """Print all violations; 1 if there is one."""
     root = Path(arguments[0]) if arguments else Path(__file__).parent.parent
-    found = list(violations(root))
-    for line in found:
+    broken_rules = list(violations(root))
+    for line in broken_rules:
         print(line)
-    if found:
-        print(f"{len(found)} violations of the house rules", file=sys.stderr)
-    return 1 if found else 0
+    if broken_rules:
+        print(f"{len(broken_rules)} violations of the house rules", file=sys.stderr)
+    return 1 if broken_rules else 0
 
 
 if __name__ == "__main__":

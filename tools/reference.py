@@ -120,11 +120,11 @@ def settings_page() -> Iterator[str]:
 
 
 def _setting(field: Field[Any]) -> Iterator[str]:
-    known = facts(field)
+    properties = facts(field)
     if field.default is MISSING:
-        known = "a table of its own"
+        properties = "a table of its own"
     meaning = field.metadata["doc"].replace("'*'", "`*`")
-    yield from _item(f"`{field.name}` ({known}): {meaning}")
+    yield from _item(f"`{field.name}` ({properties}): {meaning}")
 
 
 def views_page() -> Iterator[str]:
@@ -147,9 +147,9 @@ def views_page() -> Iterator[str]:
 
 
 def _type_name(oid: int) -> str:
-    known = type_by_oid(oid)
-    assert known is not None, oid
-    return known.name
+    pg_type = type_by_oid(oid)
+    assert pg_type is not None, oid
+    return pg_type.name
 
 
 def functions_page() -> Iterator[str]:
