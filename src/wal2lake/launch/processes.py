@@ -105,11 +105,11 @@ def has_ended(pid: int) -> bool:
     """Return whether a child of this process has ended. It is not reaped, so that its number
     stays its own until the rest of its session is killed."""
     try:
-        found = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        exit_status = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
         # It has been reaped; to wait for it longer would be to wait forever.
         return True
-    return found is not None
+    return exit_status is not None
 
 
 def session_members(session: int) -> list[int]:
@@ -132,8 +132,8 @@ def descendants(pid: int) -> list[int]:
 
 def directory_marker(directory: Path) -> str:
     """Return what the markers of all nodes in the directory begin with. OSError if it is gone."""
-    found = directory.stat()
-    return f"{found.st_dev}:{found.st_ino}"
+    status = directory.stat()
+    return f"{status.st_dev}:{status.st_ino}"
 
 
 def new_marker(directory: Path) -> str:

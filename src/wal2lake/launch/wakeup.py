@@ -193,10 +193,10 @@ def _address(run_directory: Path) -> Iterator[str]:
 def _identity_of(path: Path) -> tuple[int, int] | None:
     """Return device and inode; None without a file."""
     try:
-        found = path.lstat()
+        status = path.lstat()
     except (FileNotFoundError, NotADirectoryError):
         return None
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino
 
 
 def _note(number: int, frame: FrameType | None) -> None:

@@ -93,14 +93,14 @@ class RotatedFile:
     def _open(self) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
         self._descriptor = os.open(self._path, flags, _MODE)
-        found = os.fstat(self._descriptor)
-        self._identity = (found.st_dev, found.st_ino)
-        self._size = found.st_size
-        self._period = self._period_of(found.st_mtime if self._size else self._clock())
+        status = os.fstat(self._descriptor)
+        self._identity = (status.st_dev, status.st_ino)
+        self._size = status.st_size
+        self._period = self._period_of(status.st_mtime if self._size else self._clock())
 
-    def _period_of(self, at: float) -> int:
+    def _period_of(self, moment: float) -> int:
         age = self.rotation.age_seconds
-        return int(at // age) if age else 0
+        return int(moment // age) if age else 0
 
     def _look(self) -> None:
         now = self._clock()
@@ -108,15 +108,15 @@ class RotatedFile:
             return
         self._looked_at = now
         try:
-            found = self._path.stat()
+            status = self._path.stat()
         except OSError:
             self.reopen()
             return
-        if (found.st_dev, found.st_ino) != self._identity:
+        if (status.st_dev, status.st_ino) != self._identity:
             self.reopen()
         else:
             # Somebody may have truncated it.
-            self._size = found.st_size
+            self._size = status.st_size
 
     def _is_due(self, coming: int) -> bool:
         # A clock that was set back must not block it for longer.

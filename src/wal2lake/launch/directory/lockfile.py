@@ -160,13 +160,13 @@ class LockFile:
         """Return whether the locked file is the one that others would open. True if the file system
         does not say: only what is certain may end a node."""
         try:
-            found = self._path.stat()
+            status = self._path.stat()
         except (FileNotFoundError, NotADirectoryError):
             return False
         except OSError:
             return True
         ours = os.fstat(self.fileno)
-        return (found.st_dev, found.st_ino) == (ours.st_dev, ours.st_ino)
+        return (status.st_dev, status.st_ino) == (ours.st_dev, ours.st_ino)
 
     def release(self) -> None:
         """Remove the file and release the lock. Another node's file stays."""

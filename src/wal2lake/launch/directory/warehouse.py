@@ -166,11 +166,13 @@ def _try(
         return None
     try:
         # The error is the last line.
-        found: dict[str, str | None] = json.loads(done.stdout.strip().splitlines()[-1])
+        error_fields: dict[str, str | None] = json.loads(
+            done.stdout.strip().splitlines()[-1]
+        )
     except (ValueError, IndexError):
         last = done.stderr.strip().rpartition("\n")[2]
         return _failed("the trial of it has ended", last)
-    return found
+    return error_fields
 
 
 class _Waits:

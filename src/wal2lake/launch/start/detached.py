@@ -166,8 +166,8 @@ def last_message(log_file: Path) -> str:
             lines = file.read().decode(errors="replace").splitlines()
     except OSError:
         return ""
-    found = [line.partition(_LOG)[2] for line in lines if _LOG in line]
-    return found[-1] if found else ""
+    messages = [line.partition(_LOG)[2] for line in lines if _LOG in line]
+    return messages[-1] if messages else ""
 
 
 def _size(path: Path) -> int:

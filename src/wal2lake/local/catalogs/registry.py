@@ -106,13 +106,13 @@ class Registry:
         for name, entry in wanted.items():
             if entry is None:
                 continue
-            digest, known = _digest(entry), self.tables.get(name)
-            if known is None or known.state is EntryState.LEAVING:
+            digest, registered = _digest(entry), self.tables.get(name)
+            if registered is None or registered.state is EntryState.LEAVING:
                 self._tries.pop(name, None)
                 self.tables[name] = _new(entry, digest)
-            elif known.digest != digest:
+            elif registered.digest != digest:
                 self._tries.pop(name, None)
-                self._now(replace(known, digest=digest), EntryState.PENDING)
+                self._now(replace(registered, digest=digest), EntryState.PENDING)
 
     def follow(
         self,
@@ -161,24 +161,24 @@ class Registry:
         entry: CatalogEntry,
         others: Container[str],
     ) -> None:
-        found = catalog.find(entry.name)
-        step = step_for(catalog, entry, found, others)
+        existing_entry = catalog.find(entry.name)
+        step = step_for(catalog, entry, existing_entry, others)
         if step is EntryStep.CONFLICT:
-            raise _taken(entry, found)
-        if found is None:
+            raise _taken(entry, existing_entry)
+        if existing_entry is None:
             catalog.create(entry)
         elif step is EntryStep.CHANGE:
-            catalog.change(entry, found)
+            catalog.change(entry, existing_entry)
         self._now(table, EntryState.REGISTERED)
 
     def _end(self, catalog: ExternalCatalog, table: RegisteredTable) -> None:
         name = EntryName(table.database, table.entry)
 
         def end() -> None:
-            found = catalog.find(name)
-            step = step_after(self._node, table.qualified, found)
-            if step is EntryStep.REMOVE and found is not None:
-                catalog.remove(name, found)
+            existing_entry = catalog.find(name)
+            step = step_after(self._node, table.qualified, existing_entry)
+            if step is EntryStep.REMOVE and existing_entry is not None:
+                catalog.remove(name, existing_entry)
             del self.tables[table.qualified]
 
         self._try(table, end)
@@ -238,8 +238,8 @@ def _digest(entry: CatalogEntry) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _taken(entry: CatalogEntry, found: FoundEntry | None) -> EntryRefused:
-    marks = {} if found is None else found.properties
+def _taken(entry: CatalogEntry, existing_entry: FoundEntry | None) -> EntryRefused:
+    marks = {} if existing_entry is None else existing_entry.properties
     ours = marks.get(NODE) == entry.properties[NODE]
     owner = f'table "{marks[TABLE]}" of this node' if ours else "another program"
     return EntryRefused(

@@ -35,10 +35,10 @@ class WantedEntries:
         if anew or prefix != self._prefix:
             self._known.clear()
             self._prefix = prefix
-        found = dict(self._entries())
-        for name in self._known.keys() - found.keys():
+        entries = dict(self._entries())
+        for name in self._known.keys() - entries.keys():
             del self._known[name]
-        return found
+        return entries
 
     def _entries(self) -> Iterator[tuple[str, CatalogEntry | None]]:
         for table in self._node.catalog.tables():
@@ -46,9 +46,9 @@ class WantedEntries:
                 # Its rows are those of the partitioned table, which has an entry.
                 continue
             name = table.qualified
-            known = self._known.get(name)
-            if known is not None and known[0] == table:
-                yield name, known[1]
+            cached = self._known.get(name)
+            if cached is not None and cached[0] == table:
+                yield name, cached[1]
                 continue
             try:
                 state = self._node.tables.state(table.location)

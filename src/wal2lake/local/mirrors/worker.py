@@ -194,8 +194,8 @@ class MirrorWorker:
                 )
         except _MustGo:
             return
-        except Exception as other:
-            self._say(place.location, "a mirror could not be removed", other)
+        except Exception as removal_error:
+            self._say(place.location, "a mirror could not be removed", removal_error)
 
     def _remove(self, place: TablePlace) -> bool:
         self._shown.pop(place.location, None)

@@ -99,8 +99,8 @@ class TransactionDefinitions:
 
     def release(self, depth: int) -> None:
         """Forget the savepoint of this depth and deeper ones."""
-        for other in [other for other in self._marks if other >= depth]:
-            del self._marks[other]
+        for level in [level for level in self._marks if level >= depth]:
+            del self._marks[level]
 
 
 def refuse_mixture() -> FeatureNotSupportedError:
