@@ -164,21 +164,21 @@ class CatalogArchive:
         left_out = tuple(
             map(str, (settings.catalog_file, logs, settings.log_file or logs))
         )
-        found = []
+        paths = []
         for place, folders, names in os.walk(directory):
             folders[:] = [
                 name
                 for name in folders
                 if not name.startswith(".") and Path(place, name) not in apart
             ]
-            found += [
+            paths += [
                 Path(place, name)
                 for name in names
                 if not name.startswith(".") and not name.endswith(".tmp")
             ]
         return sorted(
             path
-            for path in found
+            for path in paths
             if not str(path).startswith(left_out)
             and not (path.parent == directory and path.name in _LEFT_OUT)
             and path.is_file()

@@ -117,7 +117,7 @@ class Claims:
         """Raise Superseded if a newer claim than ``claim`` was put."""
         name = layout.claim_name(claim.generation)
         later = self._store.list_after(layout.CLAIMS, name)
-        if any(layout.claimed(found) is not None for found in later):
+        if any(layout.claimed(key) is not None for key in later):
             raise superseded(self._store.location)
 
 
@@ -146,8 +146,8 @@ class ClaimFile:
         except OSError as error:
             raise storage_error("read file", self._path, error) from error
         try:
-            found = json.loads(content)
-            if found.pop("location") != location:
+            record = json.loads(content)
+            if record.pop("location") != location:
                 return None
         except (ValueError, KeyError, AttributeError, TypeError):
             raise StorageError(
@@ -156,7 +156,7 @@ class ClaimFile:
                 hint="If no other directory is this node, restore the file from a backup, or set"
                 ' "store" of [log] to an empty prefix.',
             ) from None
-        return NodeClaim.decode(json.dumps(found).encode(), str(self._path))
+        return NodeClaim.decode(json.dumps(record).encode(), str(self._path))
 
     def write(self, location: str, claim: NodeClaim) -> None:
         """Write the claim, durably."""

@@ -131,9 +131,9 @@ def fetch_node(location: str, directory: Path) -> FetchedNode:
             ' with "-log" at its end.',
         )
     images = [
-        found
+        image
         for name in store.list_after(layout.CATALOGS)
-        if (found := layout.catalog_of(name)) is not None
+        if (image := layout.catalog_of(name)) is not None
     ]
     if not images:
         raise ConfigurationError(
@@ -151,7 +151,7 @@ def fetch_node(location: str, directory: Path) -> FetchedNode:
         raise superseded(store.location)
     # Listed again: until the claim was there, the former node may have put another.
     names = map(layout.catalog_of, store.list_after(layout.CATALOGS))
-    newest = max(found for found in names if found is not None)
+    newest = max(image for image in names if image is not None)
     key = f"{layout.CATALOGS}/{layout.catalog_name(*newest)}"
     settings = _unpack(store.read(key), directory, f"{store.location}/{key}")
     catalog = revive(directory / CATALOG)

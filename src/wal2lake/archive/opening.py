@@ -44,11 +44,13 @@ class NodeArchive:
     def remove_dropped(self, catalog: Catalog) -> None:
         """Remove the logs that no subscription of the catalog has any more."""
         keys = self.store.list_below(layout.LOGS, lambda folder: True)
-        known = {name_of(subscription) for subscription in catalog.subscriptions()}
+        logs_in_use = {
+            name_of(subscription) for subscription in catalog.subscriptions()
+        }
         gone = [
             key
             for key in sorted(keys)
-            if (log := layout.log_of(key)) is not None and log not in known
+            if (log := layout.log_of(key)) is not None and log not in logs_in_use
         ]
         self.store.delete_all(gone)
 

@@ -37,7 +37,7 @@ def stored_segments(
 ) -> dict[int, tuple[str, list[str]]]:
     """Return the store's segments: folder and names of the files by number, ascending and without
     a gap up to the newest. The manifest's name is the last one."""
-    found: dict[int, tuple[str, list[str]]] = {}
+    segments: dict[int, tuple[str, list[str]]] = {}
     for generation in sorted(generations):
         folder = layout.log_folder(log, generation)
         names: dict[int, list[str]] = {}
@@ -54,14 +54,18 @@ def stored_segments(
         # of a machine that was taken for lost.
         first = min(whole, default=None)
         if first is not None:
-            found = {number: one for number, one in found.items() if number < first}
-        found |= whole
-    numbers = sorted(found, reverse=True)
+            segments = {
+                number: segment
+                for number, segment in segments.items()
+                if number < first
+            }
+        segments |= whole
+    numbers = sorted(segments, reverse=True)
     last = itertools.takewhile(
         lambda pair: pair[0] == numbers[0] - pair[1],
         zip(numbers, itertools.count(), strict=False),
     )
-    return {number: found[number] for number, _ in sorted(last)}
+    return {number: segments[number] for number, _ in sorted(last)}
 
 
 class SegmentArchive:

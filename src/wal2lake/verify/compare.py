@@ -143,17 +143,17 @@ def compare(
         )
         for block in np.setdiff1d(differing, readable).tolist()
     )
-    found: list[_Found] = []
+    differences: list[_KeyDifference] = []
     if len(readable):
-        found = _found(
+        differences = _differences(
             source.hashes(division, readable),
             copy.hashes(division, readable),
             bool(key),
         )
     counts = Counter[DifferenceKind]()
-    for each in found:
+    for each in differences:
         counts[each.kind] += each.times
-    shown = found[:MOST_NAMED] if quoted else []
+    shown = differences[:MOST_NAMED] if quoted else []
     return Comparison(
         division.blocks,
         theirs.rows,
@@ -183,13 +183,15 @@ def _readable(
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _KeyDifference:
     kind: DifferenceKind
     key: int
     times: int = 1
 
 
-def _found(source: RowHashes, copy: RowHashes, has_key: bool) -> list[_Found]:
+def _differences(
+    source: RowHashes, copy: RowHashes, has_key: bool
+) -> list[_KeyDifference]:
     theirs, ours = _counted(source), _counted(copy)
     missing: defaultdict[int, int] = defaultdict(int)
     extra: defaultdict[int, int] = defaultdict(int)
@@ -197,7 +199,7 @@ def _found(source: RowHashes, copy: RowHashes, has_key: bool) -> list[_Found]:
         missing[row[0]] += times
     for row, times in (ours - theirs).items():
         extra[row[0]] += times
-    found: list[_Found] = []
+    differences: list[_KeyDifference] = []
     for key in sorted(missing.keys() | extra.keys()):
         changed = min(missing[key], extra[key]) if has_key else 0
         for kind, times in (
@@ -206,8 +208,8 @@ def _found(source: RowHashes, copy: RowHashes, has_key: bool) -> list[_Found]:
             (DifferenceKind.EXTRA, extra[key] - changed),
         ):
             if times:
-                found.append(_Found(kind, key, times))
-    return found
+                differences.append(_KeyDifference(kind, key, times))
+    return differences
 
 
 def _counted(hashes: RowHashes) -> Counter[tuple[int, int, int]]:
@@ -224,15 +226,15 @@ def _counted(hashes: RowHashes) -> Counter[tuple[int, int, int]]:
 def _named(
     source: Side,
     copy: Side,
-    found: Sequence[_Found],
+    differences: Sequence[_KeyDifference],
     columns: Sequence[str],
     key: Sequence[int],
 ) -> Iterator[RowDifference]:
-    if not found:
+    if not differences:
         return
-    keys: Hashes = np.array(sorted({each.key for each in found}), np.uint64)
+    keys: Hashes = np.array(sorted({each.key for each in differences}), np.uint64)
     theirs, ours = _by_key(source.values(keys)), _by_key(copy.values(keys))
-    for each in found:
+    for each in differences:
         there, here = theirs[each.key], ours[each.key]
         rows = here if each.kind is DifferenceKind.EXTRA else there
         if not rows:

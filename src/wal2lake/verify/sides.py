@@ -154,7 +154,7 @@ class LakeSide:
     """The same version with the first column of the key, if blocks are ranges of its values."""
     forms: tuple[ColumnForm, ...]
     key: tuple[int, ...]
-    told: Progress
+    progress: Progress
 
     def divide(self) -> Division:
         """Choose the blocks by this side's rows."""
@@ -167,7 +167,7 @@ class LakeSide:
         skipped = 0
         with self.key_read.batches() as batches:
             for batch in batches:
-                self.told(0)
+                self.progress(0)
                 column = batch.column(0).cast(pa.int64()).drop_null()
                 values = column.to_numpy(zero_copy_only=False)
                 sample.append(values[SAMPLE_STEP - 1 - skipped :: SAMPLE_STEP])
@@ -194,7 +194,7 @@ class LakeSide:
 
     def values(self, keys: Hashes) -> list[RowValues]:
         """Return one row for each of these key hashes that the side has."""
-        found: list[RowValues] = []
+        row_values: list[RowValues] = []
         for columns in self._batches():
             hashes = hash_rows(columns, self.forms, self.key)
             rows = np.flatnonzero(np.isin(hashes.key, keys))
@@ -208,18 +208,18 @@ class LakeSide:
                 for column, form in zip(columns, self.forms, strict=True)
             ]
             chosen = hashes.chosen(rows)
-            found += [
+            row_values += [
                 RowValues(int(key), int(first), row)
                 for key, first, row in zip(
                     chosen.key, chosen.first, zip(*texts, strict=True), strict=True
                 )
             ]
-        return found
+        return row_values
 
     def _batches(self) -> Iterator[Sequence[pa.Array]]:
         with self.read.batches() as batches:
             for batch in batches:
-                self.told(len(batch))
+                self.progress(len(batch))
                 if len(batch):
                     yield batch.columns
 
