@@ -120,15 +120,15 @@ class CatalogImages:
             copy = sqlite3.connect(target)
             try:
                 source.backup(copy)
-                (found,) = copy.execute("pragma quick_check(1)").fetchone()
+                (check_result,) = copy.execute("pragma quick_check(1)").fetchone()
             finally:
                 copy.close()
                 source.close()
-        if found != "ok":
+        if check_result != "ok":
             raise StorageError(
                 f'catalog "{self._database.path}" is damaged',
                 sqlstate="XX001",
-                original=found,
+                original=check_result,
             )
 
 

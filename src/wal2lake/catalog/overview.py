@@ -111,8 +111,8 @@ class _Records(Generic[T]):
         after: dict[tuple[object, ...], T] = {}
         for row in rows:
             values = tuple(row)
-            known = before.get(values)
-            after[values] = self._make(row) if known is None else known
+            record = before.get(values)
+            after[values] = self._make(row) if record is None else record
         self._known = after
         return list(after.values())
 

@@ -93,7 +93,7 @@ def read_registered(path: Path) -> RegisteredTables:
         content = json.loads(path.read_bytes())
         if content["format"] != _FORMAT:
             return NOTHING_REGISTERED
-        tables = [_table(one) for one in content["tables"]]
+        tables = [_table(entry) for entry in content["tables"]]
         return RegisteredTables(
             str(content["target"]),
             str(content["shown"]),
@@ -131,5 +131,5 @@ def write_registered(path: Path, content: RegisteredTables) -> None:
         ) from None
 
 
-def _table(found: Mapping[str, Any]) -> RegisteredTable:
-    return RegisteredTable(**{**found, "state": EntryState(found["state"])})
+def _table(entry: Mapping[str, Any]) -> RegisteredTable:
+    return RegisteredTable(**{**entry, "state": EntryState(entry["state"])})

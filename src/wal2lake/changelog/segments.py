@@ -377,7 +377,9 @@ class SegmentWriter:
         if not numbered:
             return described
         with ThreadPoolExecutor(min(_WRITERS, len(numbered))) as pool:
-            running = [pool.submit(self._write_version, *one) for one in numbered]
+            running = [
+                pool.submit(self._write_version, k, rows) for k, rows in numbered
+            ]
         unnamed = [f.result()[0] for f in running if f.exception() is None]
         try:
             for future in running:

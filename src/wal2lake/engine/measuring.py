@@ -50,9 +50,9 @@ class PublisherFacts(Protocol):
 class TableSizes(Protocol):
     """Sizes of tables, as far as this process knows them."""
 
-    def size(self, location: str, known: int | None) -> TableSize | None:
+    def size(self, location: str, last_version: int | None) -> TableSize | None:
         """Return the size of the newest version that this process has met, without a look at the
-        table; None if that is version ``known``, or there is none."""
+        table; None if that is version ``last_version``, or there is none."""
 
 
 class DoorClient(Protocol):

@@ -48,10 +48,10 @@ def try_store(location: str) -> None:
     key = f"{_FOLDER}/{uuid.uuid4().hex}"
     store.put_if_absent(key, _CONTENT)
     try:
-        found = store.list_below(_FOLDER, lambda _: True)
+        objects = store.list_below(_FOLDER, lambda _: True)
         store.read(key)
-        if key in found:
-            _sweep(store, found, found[key].written - _LEFT_SECONDS)
+        if key in objects:
+            _sweep(store, objects, objects[key].written - _LEFT_SECONDS)
     finally:
         store.delete(key)
 

@@ -65,11 +65,11 @@ class WarehouseHolder:
     @classmethod
     def parse(cls, text: str | bytes) -> WarehouseHolder:
         """Read what ``render`` wrote; ValueError if it is something else."""
-        found = json.loads(text)
-        if not isinstance(found, dict):
+        document = json.loads(text)
+        if not isinstance(document, dict):
             raise ValueError("no object of JSON")
         try:
-            values = {field.name: found[field.name] for field in fields(cls)}
+            values = {field.name: document[field.name] for field in fields(cls)}
         except KeyError as error:
             raise ValueError(f"no {error}") from error
         if not isinstance(values["pid"], int) or not all(

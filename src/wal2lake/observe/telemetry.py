@@ -347,7 +347,7 @@ def read_telemetry(directory: Path) -> tuple[ProcessTelemetry, ...]:
     """Read the files of all processes below ``directory`` (the node's ``run/``), by name. A file
     that is missing, unreadable or broken is left out."""
     paths = sorted(telemetry_folder(directory).glob(f"*{_SUFFIX}"))
-    return tuple(one for path in paths if (one := _read_file(path)) is not None)
+    return tuple(process for path in paths if (process := _read_file(path)) is not None)
 
 
 def read_process(
@@ -380,9 +380,9 @@ def _read_file(
 def _read_one_line(value: Any) -> ProcessTelemetry:
     """Read the file of an earlier version, which has each number beside its name: a process that is
     started again after an upgrade goes on with its counters."""
-    names = tuple(_names([one[:2] for one in value[kind]]) for kind in _KINDS)
-    numbers = {kind: [one[2] for one in value[kind]] for kind in ("counters", "gauges")}
-    histograms = [one[2:] for one in value["histograms"]]
+    names = tuple(_names([row[:2] for row in value[kind]]) for kind in _KINDS)
+    numbers = {kind: [row[2] for row in value[kind]] for kind in ("counters", "gauges")}
+    histograms = [row[2:] for row in value["histograms"]]
     return _read(b"", names, {**value, **numbers, "histograms": histograms})
 
 
@@ -418,7 +418,7 @@ def _read(
         counters=SeriesValues(counters, map(_number, value["counters"])),
         gauges=SeriesValues(gauges, map(_number, value["gauges"])),
         histograms=SeriesValues(
-            histograms, (_histogram(*one) for one in value["histograms"])
+            histograms, (_histogram(*fields) for fields in value["histograms"])
         ),
         first_line=first_line,
     )

@@ -54,13 +54,13 @@ def check_column_names(names: Iterable[str], table: str | None = None) -> None:
         if name.lower() not in seen:
             seen[name.lower()] = name
             continue
-        other = seen[name.lower()]
-        if other == name:
+        earlier_name = seen[name.lower()]
+        if earlier_name == name:
             raise DuplicateObjectError(
                 f'column "{name}" specified more than once', sqlstate="42701"
             )
         raise FeatureNotSupportedError(
-            f'columns "{other}" and "{name}"{of_table} differ in case only, which Delta'
+            f'columns "{earlier_name}" and "{name}"{of_table} differ in case only, which Delta'
             " Lake cannot store",
             hint="Leave one of them out with a column list of the publication, or rename"
             " it.",

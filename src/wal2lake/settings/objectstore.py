@@ -181,19 +181,19 @@ def check_store(store: StoreSettings, warehouse: str) -> None:
                 detail=f"It is for a warehouse in {_CLOUDS[cloud]}.",
                 hint="Remove it.",
             )
-    for one, other in (
+    for name, partner in (
         ("access_key_id", "secret_access_key"),
         ("secret_access_key", "access_key_id"),
     ):
-        if getattr(store, one) and not getattr(store, other):
+        if getattr(store, name) and not getattr(store, partner):
             raise ConfigurationError(
-                f'parameter "store.{one}" needs "store.{other}"',
-                hint=f'Set "{other}" of [store], too, or neither of them.',
+                f'parameter "store.{name}" needs "store.{partner}"',
+                hint=f'Set "{partner}" of [store], too, or neither of them.',
             )
-    given = [name for name in _CREDENTIALS if getattr(store, name)]
-    if len(given) > 1:
+    credentials = [name for name in _CREDENTIALS if getattr(store, name)]
+    if len(credentials) > 1:
         raise ConfigurationError(
-            f'parameters "store.{given[0]}" and "store.{given[1]}" exclude each other',
+            f'parameters "store.{credentials[0]}" and "store.{credentials[1]}" exclude each other',
             hint="Remove one of them.",
         )
     _check_azure(store, warehouse)

@@ -43,8 +43,8 @@ class VisiblePositions:
     def reached(self, subid: Oid, generation: int) -> Lsn:
         """Return what an idle worker has reached in this generation; 0 if nothing is known."""
         with self._changed:
-            known, lsn = self._reached.get(subid, (generation, INVALID_LSN))
-            return lsn if known == generation else INVALID_LSN
+            last_generation, lsn = self._reached.get(subid, (generation, INVALID_LSN))
+            return lsn if last_generation == generation else INVALID_LSN
 
     def forget(self, subid: Oid) -> None:
         """Forget a position whose worker has ended."""

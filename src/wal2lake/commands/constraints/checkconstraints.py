@@ -90,9 +90,9 @@ def _free_name(
     The name contains the column if the expression reads one only. It is numbered if a table of
     the schema has a constraint of that name."""
     names = {*taken, *_others(table)}
-    for other in catalog.tables():
-        if other.namespace == table.namespace and other.oid != table.oid:
-            names |= {check.name for check in other.checks} | _others(other)
+    for sibling in catalog.tables():
+        if sibling.namespace == table.namespace and sibling.oid != table.oid:
+            names |= {check.name for check in sibling.checks} | _others(sibling)
     column = columns[0] if len(columns) == 1 else None
     for number in itertools.count():
         name = derived_name(table.name, column, f"check{number or ''}")

@@ -160,7 +160,7 @@ def _chosen(
     ]
     wanted = {table.oid for table in named}
     chosen: list[tuple[Subscription, list[SubscriptionRel]]] = []
-    found: set[Oid] = set()
+    chosen_oids: set[Oid] = set()
     for subscription in subscriptions:
         rels = [
             rel
@@ -170,9 +170,9 @@ def _chosen(
         if rels:
             check_may_change(node, caller, subscription)
             chosen.append((subscription, rels))
-            found.update(rel.relid for rel in rels)
+            chosen_oids.update(rel.relid for rel in rels)
     for table in named:
-        if table.oid not in found:
+        if table.oid not in chosen_oids:
             suffix = (
                 "any subscription"
                 if statement.subscription is None

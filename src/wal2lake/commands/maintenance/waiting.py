@@ -223,12 +223,12 @@ class _Wait:
 
     def standing(self) -> tuple[Lsn, str | None]:
         """Return the lowest position, and what holds its subscription up, if it is known."""
-        found = [
+        standings = [
             (self._position(subscription), self._held_up(subscription))
             for subid in self._left
             if (subscription := self._node.catalog.subscription(subid)) is not None
         ]
-        return min(found, key=lambda each: each[0], default=(INVALID_LSN, None))
+        return min(standings, key=lambda each: each[0], default=(INVALID_LSN, None))
 
     def _await(self, number: int, counter: int, deadline: float | None) -> None:
         """Wait for a change, the time limit, or the end of the statement."""

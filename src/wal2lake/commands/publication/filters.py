@@ -287,10 +287,10 @@ class _Analysis:
 
     def _distinct(self, raw: RawExpression) -> Expression:
         left, right = (self.typed(arg) for arg in raw.args)
-        for null, other in ((right, left), (left, right)):
+        for null, operand in ((right, left), (left, right)):
             if null.node is ExpressionNode.CONST and null.value is None:
                 same = raw.word == "IS NOT"
-                return self._null_test("IS NULL" if same else "IS NOT NULL", other)
+                return self._null_test("IS NULL" if same else "IS NOT NULL", operand)
         signature = operator("=", left.type_oid, right.type_oid)
         distinct = Expression(
             ExpressionNode.DISTINCT, BOOL, self._operands(signature, left, right)

@@ -23,11 +23,11 @@ def check_markable(
 
     55000 if the table lacks the column, or another subscription that fills it has the other mode:
     one of them would take the other's marked rows for the publisher's."""
-    for other in _others(catalog, table, subid):
-        if other.keeps_deleted != keeps_deleted:
-            mode = "soft" if other.keeps_deleted else "hard"
+    for subscription in _others(catalog, table, subid):
+        if subscription.keeps_deleted != keeps_deleted:
+            mode = "soft" if subscription.keeps_deleted else "hard"
             raise UsageError(
-                f'table "{table.qualified}" is filled by subscription "{other.name}",'
+                f'table "{table.qualified}" is filled by subscription "{subscription.name}",'
                 f" whose delete_mode is {mode}",
                 sqlstate=_PREREQUISITE,
                 hint="All subscriptions that fill a table need the same delete_mode.",

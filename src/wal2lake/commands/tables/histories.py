@@ -36,10 +36,10 @@ def check_histories(
     feeds = catalog.histories()
     histories: list[TableDef | None] = []
     for table in tables:
-        other = names.setdefault(table.name, table.qualified)
-        if other != table.qualified:
+        namesake = names.setdefault(table.name, table.qualified)
+        if namesake != table.qualified:
             raise DuplicateObjectError(
-                f'tables "{other}" and "{table.qualified}" would have the same history'
+                f'tables "{namesake}" and "{table.qualified}" would have the same history'
                 f' table "{schema}.{table.name}"',
                 sqlstate="42P07",
                 hint="Publish one of them to another subscription, with histories in"

@@ -235,11 +235,11 @@ def create_partition(
         check_owner(node, caller, "table", parent.name, parent.owner)
         if parent.partition_key is None:
             raise UsageError(f'"{parent.name}" is not partitioned', sqlstate="42P17")
-        other = default_partition(node, parent)
-        if other is not None:
+        default = default_partition(node, parent)
+        if default is not None:
             raise UsageError(
                 f'partition "{name}" conflicts with existing default partition'
-                f' "{other.name}"',
+                f' "{default.name}"',
                 sqlstate="42P17",
             )
         node.catalog.create_table(

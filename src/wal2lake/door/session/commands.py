@@ -581,9 +581,11 @@ def _cursor_options(cursor: TokenCursor) -> set[str]:
 
 
 def _check_cursor_options(name: str, options: set[str]) -> None:
-    for one, other in (("SCROLL", "NO SCROLL"), ("ASENSITIVE", "INSENSITIVE")):
-        if one in options and other in options:
-            raise UsageError(f"cannot specify both {one} and {other}", sqlstate="42P11")
+    for option, opposite in (("SCROLL", "NO SCROLL"), ("ASENSITIVE", "INSENSITIVE")):
+        if option in options and opposite in options:
+            raise UsageError(
+                f"cannot specify both {option} and {opposite}", sqlstate="42P11"
+            )
     if not name:
         raise UsageError("invalid cursor name: must not be empty", sqlstate="34000")
     if "BINARY" in options:
@@ -617,9 +619,9 @@ def _direction(cursor: TokenCursor) -> tuple[FetchDirection, int | None]:
     # A word that ends the statement is the name of the cursor.
     if cursor.ahead(1).kind is TokenKind.END and not _is_signed(cursor):
         return FetchDirection.FORWARD, 1
-    for word, found in _ONE_ROW.items():
+    for word, movement in _ONE_ROW.items():
         if cursor.take(word):
-            return found
+            return movement
     if cursor.take("all"):
         return FetchDirection.FORWARD, None
     for direction in (FetchDirection.ABSOLUTE, FetchDirection.RELATIVE):

@@ -238,9 +238,9 @@ class Executor:
             with _placed(offset - len("select ")):
                 fields = self._backend.prepare(f"select {text}", ()).fields
             if fields and BUILT_IN[fields[0].type_oid].category == _STRINGS:
-                given = format_type(fields[0].type_oid, -1)
+                actual_type = format_type(fields[0].type_oid, -1)
                 error = UsageError(
-                    f"parameter ${number} of type {given} cannot be coerced to the"
+                    f"parameter ${number} of type {actual_type} cannot be coerced to the"
                     f" expected type {format_type(oid, -1)}",
                     sqlstate="42804",
                     hint="You will need to rewrite or cast the expression.",

@@ -84,11 +84,11 @@ def remedy(
         return f"{anew[0].upper()}{anew[1:]}."
     policy = "null" if nullable else "clamp"
     nearest = "the nearest value, if there is one"
-    other = ""
+    alternative = ""
     if has_nearest:
-        other = f" (or clamp: {nearest})" if nullable else f" ({nearest})"
+        alternative = f" (or clamp: {nearest})" if nullable else f" ({nearest})"
     return (
-        f'Add "{name} = {policy}"{other} to value_policies ({_SET});'
+        f'Add "{name} = {policy}"{alternative} to value_policies ({_SET});'
         f" or, to keep the value, {anew}."
     )
 

@@ -211,13 +211,13 @@ class TransactionRecorder:
         partitions; publications of the partitioned table are looked up when changes are sent."""
         if table.partition_key is None:
             return relation
-        for other in self._catalog.tables():
-            if other.partition_of == table.oid:
+        for partition in self._catalog.tables():
+            if partition.partition_of == table.oid:
                 return replace(
                     relation,
-                    relid=other.oid,
-                    namespace=other.namespace,
-                    name=other.name,
+                    relid=partition.oid,
+                    namespace=partition.namespace,
+                    name=partition.name,
                 )
         return relation
 

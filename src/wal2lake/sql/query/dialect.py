@@ -171,8 +171,8 @@ class PostgresDialect(Postgres):  # type: ignore[misc]
 
         def _parse_unary(self) -> exp.Expression | None:
             """Parse ``@``, which sqlglot takes for the beginning of a parameter's name."""
-            at = self._curr
-            if at and at.token_type == TokenType.PARAMETER and at.text == "@":
+            token = self._curr
+            if token and token.token_type == TokenType.PARAMETER and token.text == "@":
                 self._advance()
                 # Arithmetic binds tighter than this operator.
                 node = exp.Abs(this=self._parse_term())

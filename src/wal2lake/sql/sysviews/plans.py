@@ -135,12 +135,12 @@ class QueryPlans:
     def registered(self, relation: SystemRelation) -> RegisteredRelation:
         """Return the relation as the engine has it; the first call registers it without rows."""
         name = internal_relation(relation)
-        found = self._relations.get(name)
-        if found is None:
+        registration = self._relations.get(name)
+        if registration is None:
             moves = self._moves(relation)
-            found = RegisteredRelation(self._connection, relation, moves)
-            self._relations[name] = found
-        return found
+            registration = RegisteredRelation(self._connection, relation, moves)
+            self._relations[name] = registration
+        return registration
 
     def hold(
         self, relation: SystemRelation, table: pa.Table, version: int | None

@@ -73,15 +73,15 @@ def _lsn(text: str) -> Lsn:
 
 
 def _checked(lsn: Lsn, options: tuple[UtilityOption, ...]) -> WaitForLsn:
-    given: dict[str, UtilityOption] = {}
+    by_name: dict[str, UtilityOption] = {}
     for option in options:
         if option.name not in ("mode", "timeout", "no_throw", "subscription"):
             raise syntax_error(f'option "{option.name}" not recognized', option.start)
-        if option.name in given:
+        if option.name in by_name:
             raise syntax_error("conflicting or redundant options", option.start)
-        given[option.name] = option
-    mode, timeout = given.get("mode"), given.get("timeout")
-    no_throw, subscription = given.get("no_throw"), given.get("subscription")
+        by_name[option.name] = option
+    mode, timeout = by_name.get("mode"), by_name.get("timeout")
+    no_throw, subscription = by_name.get("no_throw"), by_name.get("subscription")
     return WaitForLsn(
         lsn,
         WaitMode.REPLAY if mode is None else _mode(mode),

@@ -311,13 +311,15 @@ class ExpressionAnalysis:
         self, left: Operand, items: list[Operand], fixed: list[bool]
     ) -> list[Operand]:
         """Convert those items of a list that are ``fixed`` to their common type with ``left``."""
-        kinds = [item.type for item, one in zip(items, fixed, strict=True) if one]
+        kinds = [
+            item.type for item, is_fixed in zip(items, fixed, strict=True) if is_fixed
+        ]
         if not all(kind.string or kind.oid == t.UNKNOWN for kind in kinds):
             return items
         kind = casts.common_type([left.type, *kinds], "IN").computed()
         return [
-            casts.as_common(item, kind, self._zone) if one else item
-            for item, one in zip(items, fixed, strict=True)
+            casts.as_common(item, kind, self._zone) if is_fixed else item
+            for item, is_fixed in zip(items, fixed, strict=True)
         ]
 
     def _row_in(self, node: exp.In, scope: Scope) -> Operand:
