@@ -76,6 +76,9 @@ select @ '5' from vs.t
 select id from vs.t where @ i = 7
 select @ -5.5
 select @ typlen from pg_type where oid = 25
+select 1 operator(pg_catalog.!=) 2, 2 * 3 operator(pg_catalog.+) 4, 5 operator(-) 2 - 1
+select id from vs.t where t operator(pg_catalog.~) '.' and i operator(pg_catalog.>=) 0 order by id
+select id from vs.t where i operator(pg_catalog.=) any (array[1, 7]) order by id
 select right(t, (-2147483648)::int), left(t, (-2147483648)::int), right(t, -1) from vs.t
  order by id
 select md5(by), md5(t), md5(ch) from vs.t order by id

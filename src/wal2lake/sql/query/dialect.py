@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Final
 
+import sqlglot
 from sqlglot import exp
 from sqlglot.dialects.duckdb import DuckDB
 from sqlglot.dialects.postgres import Postgres
@@ -181,6 +182,10 @@ class PostgresDialect(Postgres):  # type: ignore[misc]
             parsed: exp.Expression | None = super()._parse_unary()
             return parsed
 
+        def _parse_operator(self, this: exp.Expression | None) -> exp.Expression | None:
+            node = super()._parse_operator(this)
+            return _plain_operator(node) if isinstance(node, exp.Operator) else node
+
         def _parse_type_size(self) -> exp.DataTypeParam | None:
             """Parse a type modifier, which may be a negative scale of a numeric."""
             sign = "-" if self._match(TokenType.DASH) else ""
@@ -212,6 +217,34 @@ class PostgresDialect(Postgres):  # type: ignore[misc]
 
 
 _NOT_SQLGLOTS: Final = OWN_NAMES | {"VARIANCE", "VAR_SAMP", "VAR_POP"}
+
+
+def _plain_operator(node: exp.Operator) -> exp.Expression:
+    """Return the tree of ``a op b`` for ``a OPERATOR(pg_catalog.op) b``, which the manual's section
+    4.2.5 says mean the same. An operator that is not known stays as it is."""
+    schema, _, name = str(node.args["operator"]).rpartition(".")
+    if (
+        schema.strip('"') not in ("", "pg_catalog")
+        or not node.this
+        or not node.expression
+    ):
+        return node
+    try:
+        tree = sqlglot.parse_one(f"a {name.strip()} b", read=PostgresDialect)
+    except sqlglot.errors.ParseError:
+        return node
+    operands = {column.name: column for column in tree.find_all(exp.Column)}
+    whole = tree.this if isinstance(tree, exp.Not) else tree
+    if set(operands) != {"a", "b"} or any(
+        column.parent is not whole for column in operands.values()
+    ):
+        return node
+    for column, operand in zip(
+        (operands["a"], operands["b"]), (node.this, node.expression), strict=True
+    ):
+        nested = isinstance(operand, exp.Binary | exp.Not | exp.Between | exp.In)
+        column.replace(exp.Paren(this=operand) if nested else operand)
+    return tree
 
 
 class LakeDialect(PostgresDialect):

@@ -1,8 +1,8 @@
 """Removes schemas and tables from the names of a catalog query.
 
-Comes in: a query's tree as it was parsed. Goes out: the same tree, in which functions and operators
-do not name ``pg_catalog``, columns do not name their table's schema, and some calls that sqlglot
-has classes for are plain calls. Called by ``rewrite``, before the tree is typed.
+Comes in: a query's tree as it was parsed. Goes out: the same tree, in which functions do not name
+``pg_catalog``, columns do not name their table's schema, and some calls that sqlglot has classes
+for are plain calls. Called by ``rewrite``, before the tree is typed.
 
 Sources: the manual's sections 4.2.1, 4.2.5 and 4.2.6.
 """
@@ -10,7 +10,6 @@ Sources: the manual's sections 4.2.1, 4.2.5 and 4.2.6.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from typing import Any, Final
 
 from sqlglot import exp
@@ -23,7 +22,7 @@ from wal2lake.sql.sysviews.functions.pg_proc import OWN_SCHEMA
 
 
 def unqualify(tree: exp.Expression) -> None:
-    """Remove pg_catalog from functions, operators and collations, and schemas from columns."""
+    """Remove pg_catalog from functions and collations, and schemas from columns."""
     entries: dict[str, set[str | None]] = {}
     for table in tree.find_all(exp.Table):
         relation = system_relation(table.db or None, table.name)
@@ -44,7 +43,8 @@ def unqualify(tree: exp.Expression) -> None:
                 called.set("this", f"{OWN_SCHEMA}{called.name.lower()}")
                 node.replace(called)
         elif isinstance(node, exp.Operator):
-            node.replace(_operator(node))
+            name = str(node.args["operator"]).rpartition(".")[2].strip()
+            raise FeatureNotSupportedError(f'operator "{name}" is not supported')
         elif isinstance(node, exp.Collate):
             # Text compares by its bytes here, whichever collation the query names.
             node.replace(node.this)
@@ -97,29 +97,3 @@ def _untyped_call(node: exp.Expression) -> exp.Expression:
     call = exp.Anonymous(this=name, expressions=arguments)
     call.meta.update(node.meta)
     return call
-
-
-_OPERATORS: Final[dict[str, Callable[[Any, Any], exp.Expression]]] = {
-    "~": lambda a, b: exp.RegexpLike(this=a, expression=b),
-    "!~": lambda a, b: exp.Not(this=exp.RegexpLike(this=a, expression=b)),
-    "~*": lambda a, b: exp.RegexpILike(this=a, expression=b),
-    "!~*": lambda a, b: exp.Not(this=exp.RegexpILike(this=a, expression=b)),
-    "~~": lambda a, b: exp.Like(this=a, expression=b),
-    "!~~": lambda a, b: exp.Not(this=exp.Like(this=a, expression=b)),
-    "=": lambda a, b: exp.EQ(this=a, expression=b),
-    "<>": lambda a, b: exp.NEQ(this=a, expression=b),
-    "!=": lambda a, b: exp.NEQ(this=a, expression=b),
-    "<": lambda a, b: exp.LT(this=a, expression=b),
-    "<=": lambda a, b: exp.LTE(this=a, expression=b),
-    ">=": lambda a, b: exp.GTE(this=a, expression=b),
-    ">": lambda a, b: exp.GT(this=a, expression=b),
-    "||": lambda a, b: exp.DPipe(this=a, expression=b),
-}
-
-
-def _operator(node: exp.Operator) -> exp.Expression:
-    name = str(node.args["operator"]).rpartition(".")[2].strip()
-    build = _OPERATORS.get(name)
-    if build is None:
-        raise FeatureNotSupportedError(f'operator "{name}" is not supported')
-    return build(node.this, node.expression)
