@@ -432,21 +432,21 @@ def test_credentials_that_the_store_refuses_are_asked_for_anew(
         assert caught.value.sqlstate == "28000" and runs(tmp_path) == 1
 
         assert isinstance(store, ObjectStore) and store._bucket.command is not None
-        store._bucket.command._found_at -= commands._AFTER_REFUSAL
+        store._bucket.command._read_at -= commands._AFTER_REFUSAL
         assert store.put_if_absent("b", b"2") is not None and runs(tmp_path) == 2
         proxy.expire("key2", "GET", "/b")
         number.write_text("3")
-        store._bucket.command._found_at -= commands._AFTER_REFUSAL
+        store._bucket.command._read_at -= commands._AFTER_REFUSAL
         assert store.read("b") == b"2" and runs(tmp_path) == 3
         # An answer to HEAD has no code that says why.
         proxy.expire("key3", "HEAD", "/b")
         number.write_text("4")
-        store._bucket.command._found_at -= commands._AFTER_REFUSAL
+        store._bucket.command._read_at -= commands._AFTER_REFUSAL
         assert store.stamp("b") is not None and runs(tmp_path) == 4
         # The parts of a large object are lost; the next attempt has other keys.
         proxy.expire("key4", "PUT", "/c")
         number.write_text("5")
-        store._bucket.command._found_at -= commands._AFTER_REFUSAL
+        store._bucket.command._read_at -= commands._AFTER_REFUSAL
         with pytest.raises(StorageError) as caught:
             written(store)
         assert caught.value.sqlstate == "28000"

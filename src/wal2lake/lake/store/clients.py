@@ -139,11 +139,11 @@ def bucket_at(scheme: str, name: str, options: StoreOptions) -> Bucket:
 
 @lru_cache(maxsize=_MOST_BUCKETS)
 def _bucket(scheme: str, name: str, options: StoreOptions) -> Bucket:
-    given = dict(options.config)
+    settings = dict(options.config)
     config = {
-        option: given[setting]
+        option: settings[setting]
         for setting, option in _OPTIONS[scheme].items()
-        if setting in given
+        if setting in settings
     }
     if options.anonymous and scheme != "gs":
         config["skip_signature"] = "true"
@@ -153,7 +153,7 @@ def _bucket(scheme: str, name: str, options: StoreOptions) -> Bucket:
         config["account_name"] = account
         if endpoint is not None:
             config.setdefault("endpoint", endpoint)
-    endpoints = [given.get("endpoint", "")]
+    endpoints = [settings.get("endpoint", "")]
     endpoints += [os.environ.get(variable, "") for variable in _ENDPOINTS[scheme]]
     plain = any(url.startswith("http://") for url in endpoints)
     common: dict[str, Any] = {
@@ -168,7 +168,7 @@ def _bucket(scheme: str, name: str, options: StoreOptions) -> Bucket:
     if options.credentials_command:
         read = read_credentials if scheme == "s3" else read_token
         command = CommandCredentials(options.credentials_command, read)
-    provider = command or _credentials(scheme, options, given)
+    provider = command or _credentials(scheme, options, settings)
     if provider is not None:
         common["credential_provider"] = provider
     kind = _KINDS[scheme]
@@ -203,19 +203,19 @@ def _azure_names(name: str) -> tuple[str, str, str | None]:
 
 
 def _credentials(
-    scheme: str, options: StoreOptions, given: Mapping[str, str]
+    scheme: str, options: StoreOptions, settings: Mapping[str, str]
 ) -> Callable[[], Mapping[str, Any]] | None:
     """Return what gives the client fixed credentials; None if it has to look for them."""
     # The client would add what the environment has: a session token of other keys.
     fixed: dict[str, Any] = {"expires_at": None}
-    if scheme == "s3" and "access_key_id" in given:
-        fixed["access_key_id"] = given["access_key_id"]
-        fixed["secret_access_key"] = given.get("secret_access_key", "")
+    if scheme == "s3" and "access_key_id" in settings:
+        fixed["access_key_id"] = settings["access_key_id"]
+        fixed["secret_access_key"] = settings.get("secret_access_key", "")
         fixed["token"] = None
-    elif scheme == "abfss" and "account_key" in given:
-        fixed["access_key"] = given["account_key"]
-    elif scheme == "abfss" and "sas_token" in given:
-        fixed["sas_token"] = given["sas_token"]
+    elif scheme == "abfss" and "account_key" in settings:
+        fixed["access_key"] = settings["account_key"]
+    elif scheme == "abfss" and "sas_token" in settings:
+        fixed["sas_token"] = settings["sas_token"]
     elif scheme == "gs" and options.anonymous:
         # obstore's skip_signature looks for a token all the same before it writes to Google.
         fixed["token"] = "anonymous"

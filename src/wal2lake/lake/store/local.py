@@ -177,16 +177,16 @@ class LocalStore:
 
     def entries(self, keys: Collection[str]) -> dict[str, Entry]:
         """Look at each file, and at no link's target."""
-        found = {}
+        entries = {}
         for key in keys:
             path = self.root / key
             try:
-                found[key] = _entry_of(path.lstat())
+                entries[key] = _entry_of(path.lstat())
             except (FileNotFoundError, NotADirectoryError):
                 continue
             except OSError as error:
                 raise storage_error("stat file", path, error) from error
-        return found
+        return entries
 
     def seconds_ahead(self) -> float:
         """Return 0: the clock is this machine's."""

@@ -104,9 +104,9 @@ class ObjectStore:
                 return _stamp(created["e_tag"], len(content))
             except (AlreadyExistsError, PreconditionError) as error:
                 failed: Exception = error
-                found = self._read_made(key)
-                if found is not None:
-                    stamp, present = found
+                existing = self._read_made(key)
+                if existing is not None:
+                    stamp, present = existing
                     return stamp if present == content else None
             except (BaseError, OSError) as error:
                 failed = error
@@ -221,16 +221,16 @@ class ObjectStore:
         path = self._path(folder)
 
         def list_all() -> list[str]:
-            found = obstore.list(
+            pages = obstore.list(
                 self._client,
                 path or None,
                 offset=f"{path}/{name}".lstrip("/") if name else None,
             )
-            return [meta["path"] for page in found for meta in page]
+            return [meta["path"] for page in pages for meta in page]
 
         start = len(path) + 1 if path else 0
-        names = [one[start:] for one in self._repeat("list", folder, list_all)]
-        return sorted(one for one in names if "/" not in one and one > name)
+        names = [listed[start:] for listed in self._repeat("list", folder, list_all)]
+        return sorted(listed for listed in names if "/" not in listed and listed > name)
 
     def list_below(
         self,
@@ -239,12 +239,12 @@ class ObjectStore:
         check: Callable[[], None] = lambda: None,
     ) -> dict[str, Entry]:
         """List all objects below the folder at once, 1,000 in each request."""
-        known: dict[str, bool] = {"": True, folder: True}
+        wanted: dict[str, bool] = {"": True, folder: True}
 
         def is_wanted(key: str) -> bool:
-            if key not in known:
-                known[key] = is_wanted(key.rpartition("/")[0]) and enters(key)
-            return known[key]
+            if key not in wanted:
+                wanted[key] = is_wanted(key.rpartition("/")[0]) and enters(key)
+            return wanted[key]
 
         def list_all() -> dict[str, Entry]:
             return {
@@ -280,13 +280,13 @@ class ObjectStore:
         first = min(keys)
 
         def list_between() -> dict[str, Entry]:
-            found = {}
+            entries = {}
             for key, entry in self._listed("", lambda: None, first):
                 if key > last:
                     break
                 if key in wanted:
-                    found[key] = entry
-            return found
+                    entries[key] = entry
+            return entries
 
         between = self._repeat("list", "", list_between)
         of_first = self._entry(first)

@@ -51,25 +51,25 @@ class StoreOptions:
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> StoreOptions:
         """Read the settings of [store]. An empty variable, or none, is the default."""
-        found = {
+        settings = {
             name.removeprefix(_PREFIX).lower(): text
             for name, text in environment.items()
             if name.startswith(_PREFIX) and text
         }
         # Defaults are the settings' own.
         seconds = {
-            name: int(found[f"{setting}_timeout_ms"]) / 1000
+            name: int(settings[f"{setting}_timeout_ms"]) / 1000
             for name, setting in (
                 ("connect_seconds", "connect"),
                 ("request_seconds", "request"),
                 ("attempts_seconds", "retry"),
             )
-            if f"{setting}_timeout_ms" in found
+            if f"{setting}_timeout_ms" in settings
         }
         return cls(
-            tuple((name, found[name]) for name in _CONFIG if name in found),
-            credentials_command=found.get("credentials_command", ""),
-            anonymous=found.get("anonymous") == "True",
+            tuple((name, settings[name]) for name in _CONFIG if name in settings),
+            credentials_command=settings.get("credentials_command", ""),
+            anonymous=settings.get("anonymous") == "True",
             **seconds,
         )
 

@@ -68,8 +68,8 @@ class CommandCredentials:
         self._command = command
         self._read = read or read_credentials
         self._lock = threading.Lock()
-        self._found: dict[str, Any] | None = None
-        self._found_at = -math.inf
+        self._credentials: dict[str, Any] | None = None
+        self._read_at = -math.inf
         """Like all times without a date: of the machine's monotonic clock."""
         self._again_at: datetime | None = None
         self._failure = ""
@@ -78,45 +78,45 @@ class CommandCredentials:
     def refused(self) -> None:
         """Note that the store has refused the credentials."""
         with self._lock:
-            if self._found_at + _AFTER_REFUSAL <= time.monotonic():
+            if self._read_at + _AFTER_REFUSAL <= time.monotonic():
                 self._again_at = datetime.now(UTC)
 
     def __call__(self) -> dict[str, Any]:
         """Return the credentials; run the command if there are none, or they end soon."""
-        found = self._current()
+        credentials = self._current()
         until = datetime.now(UTC) + _ASKED_AGAIN
-        end = found["expires_at"]
-        return {**found, "expires_at": until if end is None else min(end, until)}
+        end = credentials["expires_at"]
+        return {**credentials, "expires_at": until if end is None else min(end, until)}
 
     def _current(self) -> dict[str, Any]:
         with self._lock:
             if self._is_due() and self._paused_until <= time.monotonic():
                 self._run()
-            found = self._found
-            if found is None or (self._failure and _has_ended(found)):
+            credentials = self._credentials
+            if credentials is None or (self._failure and _has_ended(credentials)):
                 raise CredentialsCommandFailed(self._failure)
-            return found
+            return credentials
 
     def _is_due(self) -> bool:
-        return self._found is None or (
+        return self._credentials is None or (
             self._again_at is not None and self._again_at <= datetime.now(UTC)
         )
 
     def _run(self) -> None:
         """Run the command. After a failure the credentials stay as they are."""
         try:
-            found = self._read(run_command(self._command))
+            credentials = self._read(run_command(self._command))
         except CredentialsCommandFailed as error:
             self._failure = str(error)
             self._paused_until = time.monotonic() + _AFTER_FAILURE
         else:
-            self._found, self._failure = found, ""
-            self._found_at = time.monotonic()
-            self._again_at = _again_at(found["expires_at"], datetime.now(UTC))
+            self._credentials, self._failure = credentials, ""
+            self._read_at = time.monotonic()
+            self._again_at = _again_at(credentials["expires_at"], datetime.now(UTC))
 
 
-def _has_ended(found: dict[str, Any]) -> bool:
-    end = found["expires_at"]
+def _has_ended(credentials: dict[str, Any]) -> bool:
+    end = credentials["expires_at"]
     return end is not None and end <= datetime.now(UTC)
 
 
@@ -153,14 +153,14 @@ def read_credentials(printed: str) -> dict[str, Any]:
     """Read what a command has printed. CredentialsCommandFailed if these are no credentials that
     are in force."""
     try:
-        found = json.loads(printed)
+        document = json.loads(printed)
     except ValueError:
         raise CredentialsCommandFailed("its output is not JSON") from None
-    if not isinstance(found, dict):
+    if not isinstance(document, dict):
         raise CredentialsCommandFailed("its output is not a JSON object")
     texts = {}
     for name in ("AccessKeyId", "SecretAccessKey", "SessionToken", "Expiration"):
-        value = found.get(name)
+        value = document.get(name)
         if not (value is None or isinstance(value, str)):
             raise CredentialsCommandFailed(f'"{name}" of its output is not a text')
         texts[name] = value

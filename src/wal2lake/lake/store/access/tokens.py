@@ -26,20 +26,20 @@ from wal2lake.lake.store.access.command import CredentialsCommandFailed
 def read_token(printed: str) -> dict[str, Any]:
     """Read what a command has printed. CredentialsCommandFailed if this is no token in force."""
     try:
-        found = json.loads(printed)
+        document = json.loads(printed)
     except ValueError:
         raise CredentialsCommandFailed("its output is not JSON") from None
-    if isinstance(found, dict) and isinstance(found.get("credential"), dict):
-        found = found["credential"]
-    if not isinstance(found, dict):
+    if isinstance(document, dict) and isinstance(document.get("credential"), dict):
+        document = document["credential"]
+    if not isinstance(document, dict):
         raise CredentialsCommandFailed("its output is not a JSON object")
-    token = found.get("accessToken") or found.get("access_token")
+    token = document.get("accessToken") or document.get("access_token")
     if not (token and isinstance(token, str)):
         raise CredentialsCommandFailed(
             'its output has no "accessToken" or "access_token"'
         )
     try:
-        end = _end_of(found)
+        end = _end_of(document)
     except (ValueError, TypeError, OverflowError):
         raise CredentialsCommandFailed(
             "the end of its token is not a time that is known here"
@@ -49,16 +49,16 @@ def read_token(printed: str) -> dict[str, Any]:
     return {"token": token, "expires_at": end}
 
 
-def _end_of(found: Mapping[str, Any]) -> datetime | None:
+def _end_of(document: Mapping[str, Any]) -> datetime | None:
     """Return the end of a token; None if nothing is said about it."""
-    if "expires_on" in found:
-        return datetime.fromtimestamp(float(found["expires_on"]), UTC)
-    if "expires_in" in found:
-        return datetime.now(UTC) + timedelta(seconds=float(found["expires_in"]))
-    if "token_expiry" in found:
-        end = datetime.fromisoformat(found["token_expiry"])
+    if "expires_on" in document:
+        return datetime.fromtimestamp(float(document["expires_on"]), UTC)
+    if "expires_in" in document:
+        return datetime.now(UTC) + timedelta(seconds=float(document["expires_in"]))
+    if "token_expiry" in document:
+        end = datetime.fromisoformat(document["token_expiry"])
         return end.replace(tzinfo=UTC) if end.tzinfo is None else end
-    if "expiresOn" in found:
+    if "expiresOn" in document:
         # A time without a zone is taken for local time.
-        return datetime.fromisoformat(found["expiresOn"]).astimezone(UTC)
+        return datetime.fromisoformat(document["expiresOn"]).astimezone(UTC)
     return None

@@ -216,18 +216,18 @@ class HeldLease:
             if self._write(record, version):
                 return
             stored = self._object.read()
-            found = None if stored is None else self._object.parse(stored)
-            if found is None or not self._is_ours(found):
-                self._loss = self._lost(found)
+            current = None if stored is None else self._object.parse(stored)
+            if current is None or not self._is_ours(current):
+                self._loss = self._lost(current)
                 if self._on_loss is not None:
                     self._on_loss(self._loss)
                 raise self._loss
             # An earlier renewal, of which no answer told.
             assert stored is not None
-            record, version = found, stored.version
+            record, version = current, stored.version
 
-    def _lost(self, found: LeaseRecord | None) -> LeaseLost:
-        if found is None:
+    def _lost(self, record: LeaseRecord | None) -> LeaseLost:
+        if record is None:
             return LeaseLost(
                 f'the lease of the warehouse "{self._location}" is gone',
                 detail=f'There is no object "{self._object.place}" any more. Another node may have'
@@ -237,7 +237,7 @@ class HeldLease:
             )
         return LeaseLost(
             f'another node has taken the warehouse "{self._location}"',
-            detail=found.holder.describe(),
+            detail=record.holder.describe(),
             hint="This node has written nothing since. Stop one of the two nodes, or set"
             ' "warehouse" of [spark] to a place of its own for each.',
         )
@@ -261,9 +261,13 @@ class HeldLease:
                     return
                 # An earlier renewal, of which no answer told, has replaced the object.
                 stored = self._object.read()
-                found = None if stored is None else self._object.parse(stored)
-                if stored is not None and found is not None and self._is_ours(found):
-                    self._give_up(found, stored.version)
+                current = None if stored is None else self._object.parse(stored)
+                if (
+                    stored is not None
+                    and current is not None
+                    and self._is_ours(current)
+                ):
+                    self._give_up(current, stored.version)
             except StorageError as error:
                 get_logger().warning(
                     "could not give up the lease of the warehouse", error=error
@@ -273,11 +277,11 @@ class HeldLease:
         released = replace(record, number=record.number + 1, is_released=True)
         return self._object.write(released, version) is not None
 
-    def _is_ours(self, found: LeaseRecord) -> bool:
+    def _is_ours(self, record: LeaseRecord) -> bool:
         return (
             self._record is not None
-            and found.holder.token == self._start.token
-            and found.generation == self._record.generation
+            and record.holder.token == self._start.token
+            and record.generation == self._record.generation
         )
 
     def _write(

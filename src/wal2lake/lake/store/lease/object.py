@@ -115,12 +115,12 @@ class LeaseObject:
                 return WrittenLease(written, sent_at)
             except _REFUSALS as error:
                 failed: Exception = error
-                found = self.read()
-                if found is not None and found.content == content:
-                    return WrittenLease(found.version, begun)
-                if found is not None and found.version != version:
+                stored = self.read()
+                if stored is not None and stored.content == content:
+                    return WrittenLease(stored.version, begun)
+                if stored is not None and stored.version != version:
                     return None
-                if found is None and version is not None:
+                if stored is None and version is not None:
                     return None
             except (BaseError, OSError) as error:
                 failed = error
@@ -216,10 +216,10 @@ class _Refused(Exception):
     """The condition of a request does not hold."""
 
 
-def _version(found: Any) -> UpdateVersion:
+def _version(meta: Any) -> UpdateVersion:
     version: UpdateVersion = {}
-    if found["e_tag"] is not None:
-        version["e_tag"] = found["e_tag"]
-    if found["version"] is not None:
-        version["version"] = found["version"]
+    if meta["e_tag"] is not None:
+        version["e_tag"] = meta["e_tag"]
+    if meta["version"] is not None:
+        version["version"] = meta["version"]
     return version

@@ -92,13 +92,13 @@ class LeaseRecord:
 def parse_lease(content: bytes, place: str) -> LeaseRecord:
     """Read an object's content. StorageError (XX001) if it is something else."""
     try:
-        found = json.loads(content)
+        fields = json.loads(content)
         return LeaseRecord(
-            WarehouseHolder.parse(json.dumps(found["holder"])),
-            int(found["generation"]),
-            int(found["number"]),
-            float(found["seconds"]),
-            bool(found["released"]),
+            WarehouseHolder.parse(json.dumps(fields["holder"])),
+            int(fields["generation"]),
+            int(fields["number"]),
+            float(fields["seconds"]),
+            bool(fields["released"]),
         )
     except (ValueError, KeyError, TypeError) as error:
         raise StorageError(

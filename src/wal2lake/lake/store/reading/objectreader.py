@@ -107,7 +107,7 @@ class _ObjectFile(io.RawIOBase):
                 first <= start and end <= first + len(content) for start, end in ends
             )
         ]
-        missing = [one for one in ends if find(kept, *one) is None]
+        missing = [byte_range for byte_range in ends if find(kept, *byte_range) is None]
         self._kept = []
         self._kept = sorted([*kept, *self._ask(missing)], key=lambda part: part[0])
 
@@ -118,7 +118,7 @@ class _ObjectFile(io.RawIOBase):
 
         requests = requests_for(ranges, self._part_bytes)
         if len(requests) <= 1:
-            return [part for one in requests for part in get(one)]
+            return [part for request in requests for part in get(request)]
         with ThreadPoolExecutor(min(len(requests), _REQUESTS_AT_ONCE)) as pool:
             return [part for parts in pool.map(get, requests) for part in parts]
 
@@ -165,10 +165,10 @@ class _ObjectFile(io.RawIOBase):
         if self._window is not None:
             self._window.note(start, end)
         if part is None:
-            asked = self._ask([(start, end)])
-            part = find(asked, start, end)
+            parts = self._ask([(start, end)])
+            part = find(parts, start, end)
             if part is None:
                 # The object is shorter than its owner was told.
-                part = memoryview(b"".join(content for _, content in asked))
+                part = memoryview(b"".join(content for _, content in parts))
         self._at += len(part)
         return part

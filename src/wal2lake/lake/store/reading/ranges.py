@@ -30,7 +30,9 @@ def requests_for(ranges: Iterable[Range], part_bytes: int = PART_BYTES) -> list[
     """Return the requests that get all of the ranges, in ascending order. ``part_bytes``: most
     bytes of one."""
     requests: list[Range] = []
-    for start, end in sorted(one for one in ranges if one[0] < one[1]):
+    for start, end in sorted(
+        byte_range for byte_range in ranges if byte_range[0] < byte_range[1]
+    ):
         if requests:
             first, last = requests[-1]
             whole = max(last, end) - first
@@ -72,7 +74,7 @@ def only(parts: Iterable[Part], ranges: Sequence[Range]) -> list[Part]:
     """Return what parts have of the ranges, copied if it is not a whole part, so that nothing else
     keeps memory. ``ranges`` are in ascending order and do not overlap."""
     ends = [end for _, end in ranges]
-    found: list[Part] = []
+    pieces: list[Part] = []
     for first, content in parts:
         for start, end in ranges[bisect_right(ends, first) :]:
             low, high = max(start - first, 0), min(end - first, len(content))
@@ -80,25 +82,25 @@ def only(parts: Iterable[Part], ranges: Sequence[Range]) -> list[Part]:
                 break
             is_whole = high - low == len(content)
             kept = content if is_whole else memoryview(bytes(content[low:high]))
-            found.append((first + low, kept))
-    return found
+            pieces.append((first + low, kept))
+    return pieces
 
 
 def find(parts: Sequence[Part], start: int, end: int) -> memoryview | None:
     """Return the bytes of a range; None if some are missing. ``parts`` are in ascending order.
     Bytes of one part are not copied."""
-    at = bisect_right(parts, start, key=lambda part: part[0]) - 1
-    found: list[memoryview] = []
+    index = bisect_right(parts, start, key=lambda part: part[0]) - 1
+    pieces: list[memoryview] = []
     while start < end:
-        if at < 0 or at == len(parts):
+        if index < 0 or index == len(parts):
             return None
-        first, content = parts[at]
+        first, content = parts[index]
         taken = content[start - first : end - first] if start >= first else content[:0]
         if not taken:
             return None
-        found.append(taken)
+        pieces.append(taken)
         start += len(taken)
-        at += 1
-    if len(found) == 1:
-        return found[0]
-    return memoryview(b"".join(found))
+        index += 1
+    if len(pieces) == 1:
+        return pieces[0]
+    return memoryview(b"".join(pieces))

@@ -27,7 +27,9 @@ class Window:
     def __init__(self, ranges: Sequence[Range], most_bytes: int) -> None:
         """``ranges`` do not overlap. ``most_bytes``: of all that is in memory, unless single reads
         are larger."""
-        self._ranges = sorted(one for one in ranges if one[0] < one[1])
+        self._ranges = sorted(
+            byte_range for byte_range in ranges if byte_range[0] < byte_range[1]
+        )
         self._starts = [start for start, _ in self._ranges]
         self._share = max(1, most_bytes // max(1, len(self._ranges)))
         # By range: what is in memory begins at ``first`` and ends at ``got``; the next read is
@@ -53,25 +55,25 @@ class Window:
         keep: list[Range] = []
         ask: list[Range] = []
         for i, (_, last) in enumerate(self._ranges):
-            at = self._at[i]
-            if not self._first[i] <= at <= self._got[i]:
+            position = self._at[i]
+            if not self._first[i] <= position <= self._got[i]:
                 # It is read again from an earlier place, or from a later one.
-                self._got[i] = at
+                self._got[i] = position
             share = max(self._share, end - start) if i == index else self._share
-            upto = min(at + share, last)
+            upto = min(position + share, last)
             # A read that was larger than the share may have left more.
-            self._first[i], self._got[i] = at, min(self._got[i], upto)
-            if at < self._got[i]:
-                keep.append((at, self._got[i]))
+            self._first[i], self._got[i] = position, min(self._got[i], upto)
+            if position < self._got[i]:
+                keep.append((position, self._got[i]))
             if self._got[i] < upto and (
-                i == index or self._got[i] - at < self._share // 2
+                i == index or self._got[i] - position < self._share // 2
             ):
                 ask.append((self._got[i], upto))
         return keep, ask
 
-    def add(self, asked: Sequence[Range]) -> None:
+    def add(self, ranges: Sequence[Range]) -> None:
         """Note that ranges that ``move`` asked for are in memory."""
-        for start, end in asked:
+        for start, end in ranges:
             index = self._index(start, end)
             if index is not None:
                 self._got[index] = end
