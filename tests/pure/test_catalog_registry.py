@@ -59,18 +59,18 @@ class MemoryCatalog:
         self._ask(name)
         return self.entries.get(name)
 
-    def shows(self, found: FoundEntry, entry: CatalogEntry) -> bool:
-        return found == _found(entry)
+    def shows(self, existing: FoundEntry, entry: CatalogEntry) -> bool:
+        return existing == _found(entry)
 
     def create(self, entry: CatalogEntry) -> None:
         assert entry.name not in self.entries
         self._set(entry)
 
-    def change(self, entry: CatalogEntry, found: FoundEntry) -> None:
+    def change(self, entry: CatalogEntry, existing: FoundEntry) -> None:
         assert self.entries[entry.name].properties[NODE] == entry.properties[NODE]
         self._set(entry)
 
-    def remove(self, name: EntryName, found: FoundEntry) -> None:
+    def remove(self, name: EntryName, existing: FoundEntry) -> None:
         self._ask(name)
         del self.entries[name]
 

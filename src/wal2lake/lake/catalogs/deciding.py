@@ -41,23 +41,23 @@ class EntryStep(Enum):
 def step_for(
     catalog: ExternalCatalog,
     wanted: CatalogEntry,
-    found: FoundEntry | None,
+    existing: FoundEntry | None,
     others: Container[str],
 ) -> EntryStep:
     """Return the step for a table that exists. ``others``: all tables of the node."""
-    if found is None:
+    if existing is None:
         return EntryStep.CREATE
-    if found.properties.get(NODE) != wanted.properties[NODE]:
+    if existing.properties.get(NODE) != wanted.properties[NODE]:
         return EntryStep.CONFLICT
-    table = found.properties.get(TABLE)
+    table = existing.properties.get(TABLE)
     if table != wanted.properties[TABLE]:
         return EntryStep.CONFLICT if table in others else EntryStep.CHANGE
-    return EntryStep.KEEP if catalog.shows(found, wanted) else EntryStep.CHANGE
+    return EntryStep.KEEP if catalog.shows(existing, wanted) else EntryStep.CHANGE
 
 
-def step_after(node: int, table: str, found: FoundEntry | None) -> EntryStep:
+def step_after(node: int, table: str, existing: FoundEntry | None) -> EntryStep:
     """Return the step for the entry of a table that does not exist any more."""
-    if found is None:
+    if existing is None:
         return EntryStep.FORGET
-    marks = found.properties.get(NODE), found.properties.get(TABLE)
+    marks = existing.properties.get(NODE), existing.properties.get(TABLE)
     return EntryStep.REMOVE if marks == (str(node), table) else EntryStep.FORGET

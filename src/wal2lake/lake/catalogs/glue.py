@@ -125,12 +125,12 @@ class GlueCatalog:
             table,
         )
 
-    def shows(self, found: FoundEntry, entry: CatalogEntry) -> bool:
-        """Whether what was found is the entry."""
+    def shows(self, existing: FoundEntry, entry: CatalogEntry) -> bool:
+        """Whether the existing entry matches ``entry``."""
         return (
-            found.location == entry.location
-            and found.columns == _columns(entry)
-            and hive_properties(entry).items() <= found.properties.items()
+            existing.location == entry.location
+            and existing.columns == _columns(entry)
+            and hive_properties(entry).items() <= existing.properties.items()
         )
 
     def create(self, entry: CatalogEntry) -> None:
@@ -145,9 +145,9 @@ class GlueCatalog:
         self._call("create_database", _EXISTS, DatabaseInput=database)
         self._call("create_table", **wanted)
 
-    def change(self, entry: CatalogEntry, found: FoundEntry) -> None:
-        """Replace what was found, unless it has changed since."""
-        before = found.original
+    def change(self, entry: CatalogEntry, existing: FoundEntry) -> None:
+        """Replace the existing entry, unless it has changed since."""
+        before = existing.original
         version = before.get("VersionId")
         self._call(
             "update_table",
@@ -157,8 +157,8 @@ class GlueCatalog:
             **({} if version is None else {"VersionId": version}),
         )
 
-    def remove(self, name: EntryName, found: FoundEntry) -> None:
-        """Remove what was found; no file is touched."""
+    def remove(self, name: EntryName, existing: FoundEntry) -> None:
+        """Remove the existing entry; no file is touched."""
         self._call(
             "delete_table", _NOT_FOUND, DatabaseName=name.database, Name=name.table
         )
@@ -190,10 +190,11 @@ class GlueCatalog:
             raise failed_command(error) from None
 
     def _connected(self) -> Any:
-        known = {} if self._command is None else self._command()
+        credentials = {} if self._command is None else self._command()
         # Each call of the command's credentials makes another dict, with another end.
         keys = tuple(
-            known.get(name) for name in ("access_key_id", "secret_access_key", "token")
+            credentials.get(name)
+            for name in ("access_key_id", "secret_access_key", "token")
         )
         if self._client is None or keys != self._used:
             self.close()
@@ -212,20 +213,20 @@ class GlueCatalog:
         return self._client
 
     def _failed(self, code: str, error: Any) -> Exception:
-        said = error.response.get("Error", {}).get("Message") or code
+        message = error.response.get("Error", {}).get("Message") or code
         if code in _CREDENTIALS:
-            return not_let_in("glue", said)
+            return not_let_in("glue", message)
         if code in _DENIED:
-            return denied("glue", said)
+            return denied("glue", message)
         if code not in _ITS_OWN:
-            return unreachable("glue", said)
+            return unreachable("glue", message)
         if code in (*_CHANGED, _EXISTS):
-            return EntryChanged(f"an entry has changed in the glue catalog: {said}")
-        return self._refused(error, said)
+            return EntryChanged(f"an entry has changed in the glue catalog: {message}")
+        return self._refused(error, message)
 
-    def _refused(self, error: Exception, said: str) -> EntryRefused:
+    def _refused(self, error: Exception, message: str) -> EntryRefused:
         return EntryRefused(
-            f"the glue catalog has refused an entry: {said}",
+            f"the glue catalog has refused an entry: {message}",
             hint="The entry is tried again later. Rename the table, or correct the catalog.",
             original=words_of(error),
         )

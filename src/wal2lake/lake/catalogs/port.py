@@ -94,17 +94,17 @@ class ExternalCatalog(Protocol):
     def find(self, name: EntryName) -> FoundEntry | None:
         """Return what the catalog has under a name."""
 
-    def shows(self, found: FoundEntry, entry: CatalogEntry) -> bool:
-        """Whether what was found is the entry."""
+    def shows(self, existing: FoundEntry, entry: CatalogEntry) -> bool:
+        """Whether the existing entry matches ``entry``."""
 
     def create(self, entry: CatalogEntry) -> None:
         """Make an entry that does not exist, and its database if that does not exist either."""
 
-    def change(self, entry: CatalogEntry, found: FoundEntry) -> None:
-        """Replace what was found, unless it has changed since."""
+    def change(self, entry: CatalogEntry, existing: FoundEntry) -> None:
+        """Replace the existing entry, unless it has changed since."""
 
-    def remove(self, name: EntryName, found: FoundEntry) -> None:
-        """Remove what was found; no file is touched."""
+    def remove(self, name: EntryName, existing: FoundEntry) -> None:
+        """Remove the existing entry; no file is touched."""
 
     def close(self) -> None:
         """Close connections."""

@@ -95,8 +95,8 @@ def _hive(arrow: pa.DataType) -> str | None:
 
 
 def _of(name: str, parts: tuple[str | None, ...]) -> str | None:
-    known = [part for part in parts if part is not None]
-    return f"{name}<{','.join(known)}>" if len(known) == len(parts) else None
+    names = [part for part in parts if part is not None]
+    return f"{name}<{','.join(names)}>" if len(names) == len(parts) else None
 
 
 def unity_column(column: EntryColumn, position: int) -> dict[str, Any]:
@@ -106,7 +106,7 @@ def unity_column(column: EntryColumn, position: int) -> dict[str, Any]:
         kind = json_of(text)
     except (UndefinedObjectError, LookupError):
         text, kind = _UNKNOWN, _UNKNOWN
-    found = {
+    column_info = {
         "name": column.name,
         "type_text": text,
         "type_json": json.dumps(
@@ -118,10 +118,10 @@ def unity_column(column: EntryColumn, position: int) -> dict[str, Any]:
     name = kind if isinstance(kind, str) else str(kind["type"])
     decimal = _DECIMAL.fullmatch(name)
     if decimal is None:
-        return {**found, "type_name": _UNITY.get(name, "STRING")}
+        return {**column_info, "type_name": _UNITY.get(name, "STRING")}
     precision, scale = map(int, decimal.groups())
     return {
-        **found,
+        **column_info,
         "type_name": "DECIMAL",
         "type_precision": precision,
         "type_scale": scale,

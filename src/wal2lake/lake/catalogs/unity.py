@@ -108,12 +108,12 @@ class UnityCatalog:
             table,
         )
 
-    def shows(self, found: FoundEntry, entry: CatalogEntry) -> bool:
-        """Whether what was found is the entry."""
+    def shows(self, existing: FoundEntry, entry: CatalogEntry) -> bool:
+        """Whether the existing entry matches ``entry``."""
         return (
-            _plain(found.location) == _plain(entry.location)
-            and found.columns == tuple(map(_shown, _columns(entry)))
-            and entry.properties.items() <= found.properties.items()
+            _plain(existing.location) == _plain(entry.location)
+            and existing.columns == tuple(map(_shown, _columns(entry)))
+            and entry.properties.items() <= existing.properties.items()
         )
 
     def create(self, entry: CatalogEntry) -> None:
@@ -121,20 +121,20 @@ class UnityCatalog:
         self._make_schema(entry)
         self._create(entry, entry.properties, {})
 
-    def change(self, entry: CatalogEntry, found: FoundEntry) -> None:
-        """Remove what was found, and make the entry anew."""
-        before = found.original
-        self.remove(entry.name, found)
+    def change(self, entry: CatalogEntry, existing: FoundEntry) -> None:
+        """Remove the existing entry and create it anew."""
+        before = existing.original
+        self.remove(entry.name, existing)
         try:
-            self._create(entry, {**found.properties, **entry.properties}, before)
+            self._create(entry, {**existing.properties, **entry.properties}, before)
         except EntryChanged:
             raise
         except EntryRefused:
             self._ask("POST", "/tables", _made_of(before))
             raise
 
-    def remove(self, name: EntryName, found: FoundEntry) -> None:
-        """Remove what was found; no file is touched."""
+    def remove(self, name: EntryName, existing: FoundEntry) -> None:
+        """Remove the existing entry; no file is touched."""
         self._ask("DELETE", f"/tables/{self._full(name)}", expected=404)
 
     def close(self) -> None:
@@ -194,11 +194,11 @@ class UnityCatalog:
             return self._answer(method, path, body)
         except urllib.error.HTTPError as error:
             with error:
-                code, said = _said(error)
+                code, message = _said(error)
             # A page of something else on the way to the server is no word about the object.
             if error.code == expected and code:
                 return None
-            raise self._failed(error, code, said) from None
+            raise self._failed(error, code, message) from None
         except (OSError, http.client.HTTPException) as error:
             reason = getattr(error, "reason", error)
             raise unreachable("unity", str(reason) or type(error).__name__) from None
@@ -224,12 +224,12 @@ class UnityCatalog:
                 error.close()
                 self.close()
         try:
-            found = json.loads(text) if text.strip() else {}
+            document = json.loads(text) if text.strip() else {}
         except ValueError:
             raise unreachable("unity", "its answer is not JSON") from None
-        if not isinstance(found, dict):
+        if not isinstance(document, dict):
             raise unreachable("unity", "its answer is not a JSON object")
-        return found
+        return document
 
     def _is_old(self) -> bool:
         """Whether the token may have ended since the command has printed it."""
@@ -251,14 +251,14 @@ class UnityCatalog:
         return headers
 
     def _failed(
-        self, error: urllib.error.HTTPError, code: str, said: str
+        self, error: urllib.error.HTTPError, code: str, message: str
     ) -> Wal2LakeError:
         status = error.code
         if status == 401:
             self.close()
-            return not_let_in("unity", said)
+            return not_let_in("unity", message)
         if status == 403:
-            return denied("unity", said)
+            return denied("unity", message)
         if 300 <= status < 400:
             place = urllib.parse.urlsplit(error.headers.get("Location") or "").netloc
             host = place.rpartition("@")[2]
@@ -267,14 +267,14 @@ class UnityCatalog:
             )
         # The reference server answers 400 for this, too.
         if status == 409 or code.endswith(_EXISTS):
-            return EntryChanged(f"an entry has changed in the unity catalog: {said}")
+            return EntryChanged(f"an entry has changed in the unity catalog: {message}")
         if status in (400, 422) or (status == 404 and code):
             return EntryRefused(
-                f"the unity catalog has refused an entry: {said}",
+                f"the unity catalog has refused an entry: {message}",
                 hint="The entry is tried again later. Check catalog.name, rename the table, or"
                 " correct the catalog.",
             )
-        return unreachable("unity", said)
+        return unreachable("unity", message)
 
 
 def _columns(entry: CatalogEntry) -> list[dict[str, Any]]:

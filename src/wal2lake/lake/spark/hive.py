@@ -81,12 +81,12 @@ class HiveCatalog:
             table,
         )
 
-    def shows(self, found: FoundEntry, entry: CatalogEntry) -> bool:
-        """Whether what was found is the entry."""
+    def shows(self, existing: FoundEntry, entry: CatalogEntry) -> bool:
+        """Whether the existing entry matches ``entry``."""
         return (
-            found.location == _location(entry)
-            and found.columns == _columns(entry)
-            and hive_properties(entry).items() <= found.properties.items()
+            existing.location == _location(entry)
+            and existing.columns == _columns(entry)
+            and hive_properties(entry).items() <= existing.properties.items()
         )
 
     def create(self, entry: CatalogEntry) -> None:
@@ -101,21 +101,21 @@ class HiveCatalog:
             lambda thrift: thrift.create_table_with_environment_context(table, None)
         )
 
-    def change(self, entry: CatalogEntry, found: FoundEntry) -> None:
-        """Replace what was found."""
+    def change(self, entry: CatalogEntry, existing: FoundEntry) -> None:
+        """Replace the existing entry."""
         name = entry.name
         context = self._class("EnvironmentContext")(self._jvm.java.util.HashMap())
         # Statistics of the table's files are not the metastore's to count.
         context.putToProperties("DO_NOT_UPDATE_STATS", "true")
-        table = self._fill(found.original, entry)
+        table = self._fill(existing.original, entry)
         self._call(
             lambda thrift: thrift.alter_table_with_environment_context(
                 name.database, name.table, table, context
             )
         )
 
-    def remove(self, name: EntryName, found: FoundEntry) -> None:
-        """Remove what was found; no file is touched."""
+    def remove(self, name: EntryName, existing: FoundEntry) -> None:
+        """Remove the existing entry; no file is touched."""
         self._call(
             lambda thrift: thrift.drop_table_with_environment_context(
                 name.database, name.table, False, None
@@ -187,10 +187,10 @@ class HiveCatalog:
         return getattr(self._jvm.org.apache.hadoop.hive.metastore.api, name)
 
     def _map(self, values: dict[str, str]) -> Any:
-        found = self._jvm.java.util.HashMap()
+        java_map = self._jvm.java.util.HashMap()
         for key, value in values.items():
-            found.put(key, value)
-        return found
+            java_map.put(key, value)
+        return java_map
 
     def _call(self, call: Callable[[Any], Any], *, missing: bool = False) -> Any:
         """Call the server. ``missing``: None if it says that the object does not exist."""
@@ -201,23 +201,23 @@ class HiveCatalog:
             kind = str(raised.getClass().getName())
             if missing and kind in _MISSING:
                 return None
-            said = str(raised.getMessage() or kind).strip().partition("\n")[0]
-            raise self._failed(kind, said) from None
+            message = str(raised.getMessage() or kind).strip().partition("\n")[0]
+            raise self._failed(kind, message) from None
         except Py4JError as error:
             self.close()
             raise unreachable("hive", str(error)) from None
 
-    def _failed(self, kind: str, said: str) -> Exception:
+    def _failed(self, kind: str, message: str) -> Exception:
         if kind == _EXISTS:
-            return EntryChanged(f"an entry has changed in the hive catalog: {said}")
+            return EntryChanged(f"an entry has changed in the hive catalog: {message}")
         if kind in _ITS_OWN and self._thrift is not None:
             return EntryRefused(
-                f"the hive catalog has refused an entry: {said}",
+                f"the hive catalog has refused an entry: {message}",
                 hint="The entry is tried again later. Rename the table, or correct the"
                 " catalog.",
             )
         self.close()
-        return unreachable("hive", said)
+        return unreachable("hive", message)
 
     def _connected(self) -> Any:
         """Return Hive's client of the Thrift interface."""
