@@ -202,24 +202,28 @@ def columns_of(
     None: the ids or types that the mirror has do not fit this version, so it must begin anew.
     FeatureNotSupportedError (0A000) if a column has no form in Iceberg.
     """
-    known = {field["name"]: field for field in before["fields"]} if before else {}
+    mirror_fields = (
+        {field["name"]: field for field in before["fields"]} if before else {}
+    )
     columns = []
     had_names = {
-        one["field-id"]: one["names"] for one in named if one["field-id"] < _NESTED_IDS
+        mapping["field-id"]: mapping["names"]
+        for mapping in named
+        if mapping["field-id"] < _NESTED_IDS
     }
-    taken = had_names.keys() | {field["id"] for field in known.values()}
+    taken = had_names.keys() | {field["id"] for field in mirror_fields.values()}
     # An id of a column that is gone stays that column's: older snapshots still have it.
     unused = count(1 + max(taken, default=0))
     for physical in state.physical_fields:
         field_id = physical.field_id
         if field_id is None:
-            had = known.get(physical.name)
+            had = mirror_fields.get(physical.name)
             field_id = had["id"] if had is not None else next(unused)
         columns.append(_column(state, physical, field_id))
-    found = MirroredColumns(tuple(columns))
+    mirrored = MirroredColumns(tuple(columns))
     always_mapped = was_mapped and state.column_mapping
-    if before is None or _continues(before, found, had_names, by_id=always_mapped):
-        return found
+    if before is None or _continues(before, mirrored, had_names, by_id=always_mapped):
+        return mirrored
     return None
 
 

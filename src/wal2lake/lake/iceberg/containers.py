@@ -178,8 +178,10 @@ def _decimal_size(precision: int) -> int:
 def _avro_name(name: str) -> str:
     """Return a column's name in Avro, as Iceberg's own writers change it."""
     changed = [
-        one if (one.isascii() and one.isalnum()) or one == "_" else f"_x{ord(one):X}"
-        for one in name
+        character
+        if (character.isascii() and character.isalnum()) or character == "_"
+        else f"_x{ord(character):X}"
+        for character in name
     ]
     if name[:1].isdigit():
         changed[0] = f"_{name[0]}"

@@ -206,8 +206,8 @@ def current_snapshot(metadata: Json) -> Json | None:
     """Return the current snapshot."""
     for snapshot in metadata["snapshots"]:
         if snapshot["snapshot-id"] == metadata["current-snapshot-id"]:
-            found: Json = snapshot
-            return found
+            current: Json = snapshot
+            return current
     return None
 
 
@@ -215,8 +215,8 @@ def current_schema(metadata: Json) -> Json:
     """Return the current schema."""
     for schema in metadata["schemas"]:
         if schema["schema-id"] == metadata["current-schema-id"]:
-            found: Json = schema
-            return found
+            current: Json = schema
+            return current
     raise StorageError("Iceberg metadata lacks its current schema", sqlstate="XX001")
 
 

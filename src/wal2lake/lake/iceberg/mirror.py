@@ -122,7 +122,7 @@ class _Known:
     @property
     def size(self) -> int:
         """Number of files."""
-        return sum(len(one.files) for one in (*self.data, *self.deletes))
+        return sum(len(manifest.files) for manifest in (*self.data, *self.deletes))
 
 
 @dataclass(slots=True)
@@ -181,31 +181,31 @@ class IcebergMirror:
         place = _place(location, check)
         with self._lock:
             self._absent.discard(location)
-        known = self._current(location, place)
+        current = self._current(location, place)
         check()
         state = self._state(location, version)
         target = MirrorCursor(state.table_id, version, lsn)
-        if known is not None:
-            cursor = cursor_of(known.stored.metadata)
+        if current is not None:
+            cursor = cursor_of(current.stored.metadata)
             if (
                 cursor is not None
                 and cursor.table_id == target.table_id
                 and cursor.version >= version
-                and known.stored.metadata["format-version"] == options.format_version
-                and not _was_moved(place, known.stored.metadata)
+                and current.stored.metadata["format-version"] == options.format_version
+                and not _was_moved(place, current.stored.metadata)
             ):
-                if place.hinted() != known.stored.number:
-                    place.hint(known.stored.number)
-                return Mirrored(cursor, known.stored.number, already_done=True)
+                if place.hinted() != current.stored.number:
+                    place.hint(current.stored.number)
+                return Mirrored(cursor, current.stored.number, already_done=True)
         check()
-        following = self._following(location, place, known, state, options)
+        following = self._following(location, place, current, state, options)
         anew = following is None
         if following is None:
             following = self._first(location, place, state, options)
-        if known is None:
+        if current is None:
             place.make()
-        made = self._commit(location, place, known, following, target, options)
-        return Mirrored(target, made.number, anew=anew and known is not None)
+        made = self._commit(location, place, current, following, target, options)
+        return Mirrored(target, made.number, anew=anew and current is not None)
 
     def trim(
         self, location: str, oldest_ms: int, check: Check = lambda: None
@@ -213,17 +213,19 @@ class IcebergMirror:
         """Remove snapshots that were replaced before a time, and then the mirror's own files that
         are not needed; return how many files went. None: there is no mirror of this place."""
         place = _place(location, check)
-        known = self._current(location, place)
-        if known is None or _was_moved(place, known.stored.metadata):
+        current = self._current(location, place)
+        if current is None or _was_moved(place, current.stored.metadata):
             return None
-        stored = known.stored
+        stored = current.stored
         metadata = without_old(stored.metadata, oldest_ms)
         if metadata is not stored.metadata:
             logged = replaces(
                 metadata, stored.metadata, place.metadata_path(stored.number)
             )
             stored = _committed(location, place, stored.number + 1, logged)
-            self._keep(location, _Known(stored, known.data, known.deletes, known.paths))
+            self._keep(
+                location, _Known(stored, current.data, current.deletes, current.paths)
+            )
         return place.remove_others(
             _needed(place, stored.metadata), stored.number, self._clock_ms()
         )
@@ -233,11 +235,13 @@ class IcebergMirror:
         none that can be read."""
         store = store_at(location)
         with self._lock:
-            known = self._known.get(location)
+            cached = self._known.get(location)
             if store is None or location in self._absent:
                 return None
         try:
-            stored = MirrorPlace(store).newest(None if known is None else known.stored)
+            stored = MirrorPlace(store).newest(
+                None if cached is None else cached.stored
+            )
         except UnreadableMirror as error:
             get_logger().warning("nothing is kept for an Iceberg mirror", error=error)
             return None
@@ -265,20 +269,20 @@ class IcebergMirror:
     def _current(self, location: str, place: MirrorPlace) -> _Known | None:
         """Return the newest snapshot and its manifests; None if there is no mirror."""
         with self._lock:
-            known = self._known.get(location)
-        stored = place.newest(None if known is None else known.stored)
+            cached = self._known.get(location)
+        stored = place.newest(None if cached is None else cached.stored)
         if stored is None:
             return None
-        if known is None or stored is not known.stored:
-            known = _read(place, stored)
-            self._keep(location, known)
-        return known
+        if cached is None or stored is not cached.stored:
+            cached = _read(place, stored)
+            self._keep(location, cached)
+        return cached
 
-    def _keep(self, location: str, known: _Known) -> None:
+    def _keep(self, location: str, current: _Known) -> None:
         with self._lock:
             self._known.pop(location, None)
-            self._known[location] = known
-            held = sum(one.size for one in self._known.values())
+            self._known[location] = current
+            held = sum(cached.size for cached in self._known.values())
             while held > KEPT_FILES and self._known:
                 held -= self._known.pop(next(iter(self._known))).size
 
@@ -286,14 +290,14 @@ class IcebergMirror:
         self,
         location: str,
         place: MirrorPlace,
-        known: _Known | None,
+        current: _Known | None,
         state: TableState,
         options: MirrorOptions,
     ) -> _Next | None:
         """Return the snapshot behind the newest one; None: the mirror begins anew."""
-        if known is None:
+        if current is None:
             return None
-        metadata = known.stored.metadata
+        metadata = current.stored.metadata
         cursor = cursor_of(metadata)
         if (
             cursor is None
@@ -314,13 +318,15 @@ class IcebergMirror:
         if state.version - cursor.version <= MOST_COMMITS:
             commits = self._tables.actions(location, cursor.version + 1, state.version)
             if not redefines(commits):
-                change = fold(_root(location), commits, known.paths)
+                change = fold(_root(location), commits, current.paths)
         if change is None:
             change = difference(
-                _root(location), self._files(location, state), known.paths
+                _root(location), self._files(location, state), current.paths
             )
         base = with_columns(metadata, columns, mapped=state.column_mapping)
-        return _Next(base, columns, change, known.data, known.deletes, known.paths)
+        return _Next(
+            base, columns, change, current.data, current.deletes, current.paths
+        )
 
     def _first(
         self,
@@ -354,7 +360,7 @@ class IcebergMirror:
         self,
         location: str,
         place: MirrorPlace,
-        known: _Known | None,
+        current: _Known | None,
         following: _Next,
         cursor: MirrorCursor,
         options: MirrorOptions,
@@ -384,10 +390,10 @@ class IcebergMirror:
         metadata = with_snapshot(following.base, snapshot)
         metadata = without_old(metadata, now_ms - options.history_ms)
         number = 1
-        if known is not None:
-            number = known.stored.number + 1
-            before = place.metadata_path(known.stored.number)
-            metadata = replaces(metadata, known.stored.metadata, before)
+        if current is not None:
+            number = current.stored.number + 1
+            before = place.metadata_path(current.stored.number)
+            metadata = replaces(metadata, current.stored.metadata, before)
         stored = _committed(location, place, number, metadata)
         change = following.change
         paths = (following.paths - change.removed).union(change.added)
@@ -630,6 +636,12 @@ def _live(manifests: Sequence[StoredManifest]) -> tuple[int, int]:
     """Return how many files and rows are in manifests, those that are deleted left out."""
     records = [manifest.record for manifest in manifests]
     return (
-        sum(one["added_files_count"] + one["existing_files_count"] for one in records),
-        sum(one["added_rows_count"] + one["existing_rows_count"] for one in records),
+        sum(
+            record["added_files_count"] + record["existing_files_count"]
+            for record in records
+        ),
+        sum(
+            record["added_rows_count"] + record["existing_rows_count"]
+            for record in records
+        ),
     )

@@ -91,15 +91,15 @@ class MirrorPlace:
         self.check()
         self._store.make_folder(_METADATA, with_root=False)
 
-    def newest(self, known: StoredMetadata | None) -> StoredMetadata | None:
-        """Return the newest metadata; None if the table has no mirror. ``known`` is returned if it
+    def newest(self, cached: StoredMetadata | None) -> StoredMetadata | None:
+        """Return the newest metadata; None if the table has no mirror. ``cached`` is returned if it
         still is the newest."""
         if (
-            known is not None
-            and self._store.stamp(_key(known.number)) == known.stamp
-            and self._store.stamp(_key(known.number + 1)) is None
+            cached is not None
+            and self._store.stamp(_key(cached.number)) == cached.stamp
+            and self._store.stamp(_key(cached.number + 1)) is None
         ):
-            return known
+            return cached
         names = (
             _NUMBERED.fullmatch(name) for name in self._store.list_after(_METADATA)
         )

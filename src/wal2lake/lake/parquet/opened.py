@@ -307,7 +307,11 @@ class OpenParquet:
         """Get the columns. If they are larger than a window, they are got while they are read."""
         if not self._reader.is_remote:
             return
-        ranges = [one for group in groups for one in self._ranges(group, columns)]
+        ranges = [
+            byte_range
+            for group in groups
+            for byte_range in self._ranges(group, columns)
+        ]
         # Without a range, what is in memory would be forgotten: a small file as a whole.
         if ranges:
             self._reader.fetch(ranges, WINDOW_BYTES)

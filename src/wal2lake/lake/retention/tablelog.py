@@ -137,14 +137,17 @@ def read_log(store: Store) -> TableLog:
         ) from error
     entries = {key.removeprefix(f"{LOG}/"): entry for key, entry in listed.items()}
     commits = {
-        int(found[1]): name for name in entries if (found := _COMMIT.fullmatch(name))
+        int(match[1]): name for name in entries if (match := _COMMIT.fullmatch(name))
     }
     if not commits:
         raise UnreadableLog(
             f'there is no Delta table at "{store.location}"', sqlstate="42P01"
         )
     # Of several checkpoints of one version the first is the one with the fewest files.
-    checkpoints = {one.version: one for one in reversed(complete_checkpoints(entries))}
+    checkpoints = {
+        checkpoint.version: checkpoint
+        for checkpoint in reversed(complete_checkpoints(entries))
+    }
     return TableLog(store, entries, commits, checkpoints, _pointer(store))
 
 
@@ -153,8 +156,8 @@ def _pointer(store: Store) -> int | None:
         text = store.read(f"{LOG}/_last_checkpoint").decode()
     except (StorageError, ValueError):
         return None
-    found = _POINTER.search(text)
-    return None if found is None else int(found[1])
+    match = _POINTER.search(text)
+    return None if match is None else int(match[1])
 
 
 @dataclass(slots=True)
@@ -377,7 +380,7 @@ def has_cursors(log: TableLog, version: int) -> bool:
             (str(token["appId"]), int(token["version"]))
             for token in summed["setTransactions"]
         }
-        found = {
+        cursors = {
             (str(token["appId"]), int(token["version"]))
             for action in read_checkpoint(
                 log.store, log.checkpoints[version], {"txn": None}
@@ -394,7 +397,7 @@ def has_cursors(log: TableLog, version: int) -> bool:
         pa.ArrowException,
     ):
         return False
-    return expected <= found
+    return expected <= cursors
 
 
 def _refuse_unknown(history: History) -> None:

@@ -372,7 +372,7 @@ def _judged_at_the_end(
 def _conflicts(
     loaded: LoadedRun,
     lives: Lives,
-    found: LocatedRows,
+    located: LocatedRows,
     judge: TableJudge | None,
     batch: BatchRules,
     share: Share,
@@ -382,7 +382,7 @@ def _conflicts(
     if judge is not None and lives.met:
 
         def texts_of(keys: Sequence[int]) -> Sequence[str | None]:
-            return _stored_texts(keys, found, batch.state, share)
+            return _stored_texts(keys, located, batch.state, share)
 
         return met_rows(
             shape, table, lives.met, judge, texts_of, values=batch.shows_rows

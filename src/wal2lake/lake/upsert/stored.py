@@ -262,8 +262,8 @@ class StoredRows:
                 held[number] = parquet
         share.grow(*self._fetch_bytes(wanted, columns))
 
-        def got(one: _Wanted) -> OpenParquet:
-            number, metadata, groups = one
+        def got(wanted_file: _Wanted) -> OpenParquet:
+            number, metadata, groups = wanted_file
             parquet = held.pop(number, None)
             if parquet is None:
                 parquet = self._open(self.files[number], metadata)

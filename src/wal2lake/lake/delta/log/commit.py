@@ -275,7 +275,7 @@ def _with(
     """Return the actions in force when a newer one of its ``key`` has been committed."""
     if newer is None:
         return tuple(present)
-    return (*(one for one in present if one[key] != newer[key]), newer)
+    return (*(action for action in present if action[key] != newer[key]), newer)
 
 
 def _difference(
@@ -296,8 +296,8 @@ def _difference(
     if files and others:
         # Another spelling of a path is the same file.
         by_path = {same_path(key): file for key, file in files.items()}
-        found = (by_path[path] for path in others if path in by_path)
-        gone |= {file.key: file for file in found}
+        respelled_files = (by_path[path] for path in others if path in by_path)
+        gone |= {file.key: file for file in respelled_files}
     new = {}
     for change in changes:
         if "add" in change:

@@ -135,7 +135,9 @@ def read_version(location: str, store: Store, number: int) -> Summed | None:
 
 def _file(listed: Object) -> DataFile:
     """Return a file as the log has it, without nulls."""
-    return DataFile({name: one for name, one in listed.items() if one is not None})
+    return DataFile(
+        {name: value for name, value in listed.items() if value is not None}
+    )
 
 
 def _first_line(store: Store, key: str) -> bytes:

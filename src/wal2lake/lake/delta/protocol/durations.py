@@ -38,13 +38,13 @@ _PART: Final = re.compile(r"\s*(-?[0-9]+(?:\.[0-9]+)?)\s+([a-z]+?)s?(?=\s|$)")
 def seconds_of(text: str) -> float | None:
     """Return a duration in seconds; None if the text is none."""
     rest = re.sub(r"^\s*interval\b", "", text.lower()).strip()
-    seconds, at = 0.0, 0
-    while at < len(rest):
-        part = _PART.match(rest, at)
+    seconds, position = 0.0, 0
+    while position < len(rest):
+        part = _PART.match(rest, position)
         if part is None or part[2] not in _UNITS:
             return None
         seconds += float(part[1]) * _UNITS[part[2]]
-        at = part.end()
+        position = part.end()
     return seconds
 
 

@@ -157,12 +157,12 @@ def _has_structs(state: TableState) -> bool:
 def _row(value: Mapping[str, Any]) -> dict[str, Any]:
     """Return an action with its maps as Arrow takes them."""
     row: dict[str, Any] = {}
-    for name, one in value.items():
+    for name, field in value.items():
         # The configuration of a domain is a text.
-        if name in MAPS and isinstance(one, Mapping):
-            row[name] = list(one.items())
-        elif isinstance(one, Mapping):
-            row[name] = _row(one)
+        if name in MAPS and isinstance(field, Mapping):
+            row[name] = list(field.items())
+        elif isinstance(field, Mapping):
+            row[name] = _row(field)
         else:
-            row[name] = one
+            row[name] = field
     return row

@@ -92,20 +92,20 @@ class Checkpoint:
 def complete_checkpoints(names: Iterable[str]) -> list[Checkpoint]:
     """Return the checkpoints of which every part is there, the newest first; of one version those
     in one file first."""
-    found: list[Checkpoint] = []
+    checkpoints: list[Checkpoint] = []
     parts: defaultdict[tuple[int, int], list[str]] = defaultdict(list)
     for name in names:
         match = _NAME.fullmatch(name)
         if match is None or (match["format"] == "json" and match["uuid"] is None):
             continue
         if match["parts"] is None:
-            found.append(Checkpoint(int(match["version"]), (name,)))
+            checkpoints.append(Checkpoint(int(match["version"]), (name,)))
         else:
             parts[int(match["version"]), int(match["parts"])].append(name)
     for (version, count), of_it in parts.items():
         if len(of_it) == count:
-            found.append(Checkpoint(version, tuple(sorted(of_it))))
-    return sorted(found, key=lambda c: (-c.version, len(c.names), c.names))
+            checkpoints.append(Checkpoint(version, tuple(sorted(of_it))))
+    return sorted(checkpoints, key=lambda c: (-c.version, len(c.names), c.names))
 
 
 def read_checkpoint(
@@ -152,11 +152,11 @@ def _read_parquet(store: Store, key: str, wanted: Wanted) -> Iterator[Action]:
         schema, int96 = file.arrow_schema, _int96_columns(file)
         columns, present = [], []
         for kind, fields in wanted.items():
-            at = schema.get_field_index(kind)
-            if at < 0:
+            index = schema.get_field_index(kind)
+            if index < 0:
                 continue
             present.append(kind)
-            names = [child.name for child in schema.field(at).type]
+            names = [child.name for child in schema.field(index).type]
             struct = "stats" not in names and _STRUCT in names
             columns += [
                 f"{kind}.{name}"
@@ -185,8 +185,10 @@ def _representable(values: Any, path: str, int96: frozenset[str]) -> Any:
     kind = values.type
     if pa.types.is_struct(kind) and kind.num_fields:
         children = [
-            _representable(values.field(at), f"{path}.{kind.field(at).name}", int96)
-            for at in range(kind.num_fields)
+            _representable(
+                values.field(index), f"{path}.{kind.field(index).name}", int96
+            )
+            for index in range(kind.num_fields)
         ]
         names = [field.name for field in kind]
         return pa.StructArray.from_arrays(children, names, mask=values.is_null())
@@ -235,8 +237,8 @@ def _json(value: Any, *, up: bool) -> str | None:
             return None
         case dict():
             items = (
-                (name, _json(one, up=up or name == _UPPER))
-                for name, one in value.items()
+                (name, _json(item, up=up or name == _UPPER))
+                for name, item in value.items()
             )
             return (
                 "{"

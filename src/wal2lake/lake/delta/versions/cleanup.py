@@ -126,8 +126,8 @@ def _is_below(name: str, base: int) -> bool:
     compacted = _COMPACTED.fullmatch(name)
     if compacted is not None:
         return int(compacted[1]) <= base
-    found = _NUMBERED.fullmatch(name)
-    return found is not None and int(found[1]) < base
+    numbered = _NUMBERED.fullmatch(name)
+    return numbered is not None and int(numbered[1]) < base
 
 
 def _is_whole(store: Store, checkpoint: Checkpoint) -> bool:

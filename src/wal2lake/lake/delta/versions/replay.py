@@ -101,7 +101,10 @@ class Replay:
                 location, number, "It has neither a definition nor a protocol."
             )
         metadata = {**_ABSENT, **self.metadata}
-        cursors = {name: int(one["version"]) for name, one in self.transactions.items()}
+        cursors = {
+            name: int(transaction["version"])
+            for name, transaction in self.transactions.items()
+        }
         domains = tuple(self.domains.values())
         stamp = store.stamp(commit_key(number))
         if stamp is None:
@@ -160,20 +163,20 @@ def replay(location: str, store: Store, number: int) -> Replay:
 
 
 def continued(
-    store: Store, known: Version, files: Mapping[str, DataFile], number: int
+    store: Store, base: Version, files: Mapping[str, DataFile], number: int
 ) -> Replay | None:
     """Read on from a version whose files are known, without a checkpoint; the result has no
     tombstones. None if the log does not tell: the version has been undone, or is too far back."""
-    first = known.state.version + 1
+    first = base.state.version + 1
     if not 0 <= number - first < _MOST_COMMITS:
         return None
-    if store.stamp(commit_key(known.state.version)) != known.stamp:
+    if store.stamp(commit_key(base.state.version)) != base.stamp:
         return None
     result = Replay(
-        known.protocol,
-        known.metadata,
-        {str(one["appId"]): one for one in known.transactions},
-        {str(one["domain"]): one for one in known.domains},
+        base.protocol,
+        base.metadata,
+        {str(transaction["appId"]): transaction for transaction in base.transactions},
+        {str(domain["domain"]): domain for domain in base.domains},
         {same_path(key): file for key, file in files.items()},
     )
     try:

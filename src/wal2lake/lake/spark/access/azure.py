@@ -53,10 +53,10 @@ def access_to_azure(
         "fs.azure.buffer.dir": str(private),
         **_server(endpoint),
     }
-    found, secret = _credentials(config, environment)
+    credentials, secret = _credentials(config, environment)
     return SparkAccess(
         AZURE_JARS,
-        for_hadoop({**settings, **found}),
+        for_hadoop({**settings, **credentials}),
         environment={} if secret is None else {_SECRET: secret},
     )
 

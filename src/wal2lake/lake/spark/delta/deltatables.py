@@ -250,10 +250,10 @@ class DeltaTables:
         """Return the newest version; None if only Delta can read the table's store."""
         return self._known.newest(location)
 
-    def size(self, location: str, known: int | None) -> TableSize | None:
+    def size(self, location: str, last_version: int | None) -> TableSize | None:
         """Return the size of the newest version that this process has met, without a look at the
-        table; None if that is version ``known``, or there is none."""
-        if self._known.known_version(location) in (None, known):
+        table; None if that is version ``last_version``, or there is none."""
+        if self._known.known_version(location) in (None, last_version):
             return None
         return self._known.size(location)
 

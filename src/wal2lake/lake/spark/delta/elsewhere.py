@@ -37,11 +37,11 @@ class Elsewhere:
     """Tables elsewhere; one per session, safe for all threads."""
 
     def __init__(
-        self, spark: SparkSession, delta: DeltaJvm, known: KnownVersions
+        self, spark: SparkSession, delta: DeltaJvm, versions: KnownVersions
     ) -> None:
         self._spark = spark
         self._delta = delta
-        self._known = known
+        self._known = versions
 
     def actions(
         self, location: str, first: int, last: int

@@ -76,13 +76,13 @@ class DemandsOfTables:
         constraints = tuple(sorted(state.constraints.items()))
         generated = frozenset(f.name for f in state.fields if f.generation) - sent
         definition = (state.fields, constraints, generated)
-        known = self._known.get(definition)
-        if known is None:
-            known = TableDemands(self._spark, state, generated)
+        demands = self._known.get(definition)
+        if demands is None:
+            demands = TableDemands(self._spark, state, generated)
             if len(self._known) >= _KEPT:
                 self._known.clear()
-            self._known[definition] = known
-        return known
+            self._known[definition] = demands
+        return demands
 
 
 class TableDemands:
@@ -102,7 +102,9 @@ class TableDemands:
         self._conditions = list(_conditions(state, generated))
         self.generated = generated
         self.inputs = self._read([text for _, text in self._computed])
-        self.checked = self._read([one.expression for one in self._conditions])
+        self.checked = self._read(
+            [condition.expression for condition in self._conditions]
+        )
 
     def _read(self, expressions: Sequence[str]) -> frozenset[str]:
         """Return the columns that expressions read."""
@@ -116,9 +118,9 @@ class TableDemands:
                     plan = chosen._jdf.queryExecution().analyzed()
                     if plan.nodeName() != "Project" or not plan.subqueries().isEmpty():
                         raise _not_evaluated(text)
-                    found = plan.references().iterator()
-                    while found.hasNext():
-                        columns.add(by_name[found.next().name().lower()])
+                    references = plan.references().iterator()
+                    while references.hasNext():
+                        columns.add(by_name[references.next().name().lower()])
             except FeatureNotSupportedError:
                 raise
             except Wal2LakeError as error:
@@ -201,7 +203,9 @@ class TableDemands:
 
     def explain(self, relation: str, row: pa.Table) -> RefusedRow:
         """Return the error of a row, as in RowDemands; the first by the conditions' names."""
-        for condition in sorted(self._conditions, key=lambda one: one.name.encode()):
+        for condition in sorted(
+            self._conditions, key=lambda condition: condition.name.encode()
+        ):
             try:
                 if not self._violating(row, [condition]).any():
                     continue
