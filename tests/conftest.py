@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 from hypothesis import settings as hypothesis_settings
 from tests.older_postgres import PUBLISHERS, Unavailable, installation
 
@@ -71,6 +72,14 @@ os.environ.setdefault(
 )
 
 _numbers = itertools.count(1)
+
+
+@pytest.fixture(autouse=True)
+def logging_as_before() -> Iterator[None]:
+    """Restore this process's log, which a test may have set up on a stream that ends with it."""
+    before = structlog.get_config()
+    yield
+    structlog.configure(**before)
 
 
 @pytest.fixture

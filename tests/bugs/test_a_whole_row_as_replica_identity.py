@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import io
 
-import structlog
-
 from wal2lake.apply.conflicts import FoundConflict, log_conflicts
 from wal2lake.catalog import TableDef
 from wal2lake.model import Conflict, ConflictType, Lsn, Oid, Resolution
@@ -26,5 +24,4 @@ def test_is_its_values_alone() -> None:
         quotes=lambda _: True,
         exists=bool,
     )
-    structlog.reset_defaults()
     assert "Remote row (1, y); replica identity full (1, it=(x))." in log.getvalue()

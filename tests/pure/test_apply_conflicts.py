@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import structlog
 from tests.fakes.apply_world import World
 from tests.fakes.publisher import Change, Transaction
 
@@ -169,7 +168,6 @@ def server_log() -> Iterator[io.StringIO]:
     stream = io.StringIO()
     configure("engine", stream=stream)
     yield stream
-    structlog.reset_defaults()
 
 
 def test_the_server_log_has_postgresqls_words(server_log: io.StringIO) -> None:

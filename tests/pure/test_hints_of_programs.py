@@ -18,7 +18,6 @@ from types import SimpleNamespace
 from typing import Any, TextIO
 
 import pytest
-import structlog
 from tests.fakes.node import FakeNode
 from tests.fakes.tls_front import Authority
 
@@ -51,14 +50,6 @@ from wal2lake.settings import (
 )
 from wal2lake.settings.sections import SECTIONS
 from wal2lake.testing.waits import wait_until
-
-
-@pytest.fixture(autouse=True)
-def logging_as_before() -> Iterator[None]:
-    """``start`` sets this process's log up, on a stream that ends with the test."""
-    before = structlog.get_config()
-    yield
-    structlog.configure(**before)
 
 
 def refused(call: Callable[..., object], *arguments: object) -> Wal2LakeError:

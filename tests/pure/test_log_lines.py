@@ -21,7 +21,6 @@ def logging_to() -> Iterator[Callable[[int], None]]:
             configure("test", stream=stream)
 
         yield to
-    configure("test")
 
 
 def test_a_log_whose_reader_has_gone_raises_nothing(
