@@ -1,15 +1,19 @@
-"""What the tests of this layer share: psql at the node, subscriptions that are removed."""
+"""What the tests of this layer share: psql at the node, subscriptions that are removed, a native
+subscriber, an S3 server, a cluster."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from tests.conftest import Database
+from tests.fakes.objectstores import Server, s3_server
 
 from wal2lake.pg.quoting import quote_literal
+from wal2lake.testing.cluster import Cluster
 from wal2lake.testing.mirror import Mirror
 from wal2lake.testing.node import Node
 from wal2lake.testing.postgres import find_installation
@@ -79,6 +83,38 @@ def subscribe(subscriber: Node) -> Iterator[Subscribe]:
     for name in made:
         subscriber.sql(f"drop subscription if exists {name}")
         subscriber.sql(f"drop schema if exists {name} cascade")
+
+
+@pytest.fixture
+def peer(database: Callable[[int], Database]) -> Iterator[Database]:
+    """A native subscriber's database."""
+    subscriber = database(18)
+    yield subscriber
+    # It could not be dropped with its subscription.
+    for name in subscriber.psql("select subname from pg_subscription").splitlines():
+        subscriber.psql(f"drop subscription {name}")
+
+
+@pytest.fixture
+def s3() -> Iterator[Server]:
+    """An S3 server with an empty bucket."""
+    with s3_server() as server:
+        yield server
+
+
+@pytest.fixture
+def private(tmp_path: Path) -> Path:
+    """What only the node's machine has."""
+    directory = tmp_path / "private"
+    directory.mkdir()
+    return directory
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, private: Path) -> Iterator[Cluster]:
+    """A cluster of Spark's own, whose workers do not see ``private``."""
+    with Cluster(tmp_path / "cluster", hidden=private) as running:
+        yield running
 
 
 def answers(psql: Callable[[str], str], sql: str, expected: str) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 
 import boto3
 import pytest
-from tests.fakes.objectstores import Server, s3_server
+from tests.fakes.objectstores import Server
 
 from wal2lake.testing.node import Node
 from wal2lake.testing.proxy import TcpProxy
@@ -20,17 +20,11 @@ SECONDS = 120.0
 
 
 @pytest.fixture
-def server() -> Iterator[Server]:
-    with s3_server() as found:
-        yield found
-
-
-@pytest.fixture
-def client(server: Server) -> Iterator[Any]:
+def client(s3: Server) -> Iterator[Any]:
     """Another program."""
     client = boto3.client(
         "glue",
-        endpoint_url=f"http://127.0.0.1:{server.port}",
+        endpoint_url=f"http://127.0.0.1:{s3.port}",
         region_name="eu-central-1",
         aws_access_key_id="them",
         aws_secret_access_key="x",
@@ -54,7 +48,7 @@ def states(node: Node) -> list[tuple[str | None, ...]]:
 
 @pytest.mark.slow
 def test_glue_follows_the_tables_through_an_outage(
-    tmp_path: Path, server: Server, client: Any
+    tmp_path: Path, s3: Server, client: Any
 ) -> None:
     settings = {
         "spark.driver_memory": "1g",
@@ -64,7 +58,7 @@ def test_glue_follows_the_tables_through_an_outage(
         "catalog.prefix": "lake_",
         "catalog.interval_ms": "200",
     }
-    with TcpProxy("127.0.0.1", server.port) as proxy:
+    with TcpProxy("127.0.0.1", s3.port) as proxy:
         settings["catalog.uri"] = f"http://127.0.0.1:{proxy.port}"
         with Node(tmp_path / "data", settings=settings) as node:
             node.init().start()

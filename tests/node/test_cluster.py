@@ -40,20 +40,6 @@ SECONDS = 300.0
 
 
 @pytest.fixture
-def private(tmp_path: Path) -> Path:
-    """What only the node's machine has."""
-    found = tmp_path / "private"
-    found.mkdir()
-    return found
-
-
-@pytest.fixture
-def cluster(tmp_path: Path, private: Path) -> Iterator[Cluster]:
-    with Cluster(tmp_path / "cluster", hidden=private) as found:
-        yield found
-
-
-@pytest.fixture
 def node(tmp_path: Path, private: Path, cluster: Cluster) -> Iterator[Node]:
     # A space, which a URL encodes.
     shared = tmp_path / "shared storage"

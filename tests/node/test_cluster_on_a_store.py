@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from tests.conftest import Database
-from tests.fakes.objectstores import BUCKET, Server, s3_server
+from tests.fakes.objectstores import BUCKET, Server
 from tests.node.conftest import create
 
 from wal2lake.lake.store import store_at
@@ -32,28 +32,7 @@ SECONDS = 300.0
 
 
 @pytest.fixture
-def server() -> Iterator[Server]:
-    """An S3 server with an empty bucket."""
-    with s3_server() as found:
-        yield found
-
-
-@pytest.fixture
-def private(tmp_path: Path) -> Path:
-    """What only the node's machine has."""
-    found = tmp_path / "private"
-    found.mkdir()
-    return found
-
-
-@pytest.fixture
-def cluster(tmp_path: Path, private: Path) -> Iterator[Cluster]:
-    with Cluster(tmp_path / "cluster", hidden=private) as found:
-        yield found
-
-
-@pytest.fixture
-def node(private: Path, cluster: Cluster, server: Server) -> Iterator[Node]:
+def node(private: Path, cluster: Cluster, s3: Server) -> Iterator[Node]:
     events = private / "events"
     events.mkdir()
     conf = {
@@ -73,7 +52,7 @@ def node(private: Path, cluster: Cluster, server: Server) -> Iterator[Node]:
             "spark.conf": f"{{ {pairs} }}",
             "apply.upsert_bytes": 8 << 20,
             "subscription.copy_range_bytes": 1 << 20,
-            "store.endpoint": server.endpoint,
+            "store.endpoint": s3.endpoint,
             "store.region": "eu-central-1",
             "store.access_key_id": "key",
             "store.secret_access_key": SECRET,
@@ -85,16 +64,16 @@ def node(private: Path, cluster: Cluster, server: Server) -> Iterator[Node]:
         assert found.stop() == 0
 
 
-def staged(server: Server) -> list[str]:
+def staged(s3: Server) -> list[str]:
     """Files of changes that wait for their commit."""
-    store = store_at(f"s3://{BUCKET}/tables-log", server.options())
+    store = store_at(f"s3://{BUCKET}/tables-log", s3.options())
     assert store is not None
     return list(store.list_below("staging", lambda folder: True))
 
 
 @pytest.mark.slow
 def test_a_node_on_a_cluster_that_shares_only_the_store(
-    pg18: Database, private: Path, server: Server, cluster: Cluster, node: Node
+    pg18: Database, private: Path, s3: Server, cluster: Cluster, node: Node
 ) -> None:
     assert hides()
     pg18.psql(
@@ -131,7 +110,7 @@ def test_a_node_on_a_cluster_that_shares_only_the_store(
         ]
     )
     wait_until(
-        lambda: staged(server),
+        lambda: staged(s3),
         timeout_seconds=SECONDS,
         describe="executors have written changes for the driver",
     )
@@ -140,7 +119,7 @@ def test_a_node_on_a_cluster_that_shares_only_the_store(
     node.start(wait=False).wait_ready(SECONDS)
     mirror.caught_up(SECONDS)
     mirror.assert_equal(TABLES)
-    assert not staged(server)
+    assert not staged(s3)
     methods = node.sql("select method from wal2lake.apply_methods")
     assert ("upsert",) in methods
 

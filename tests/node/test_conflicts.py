@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
-import pytest
 from tests.conftest import Database
 
 from wal2lake.pg.quoting import quote_literal
@@ -48,16 +47,6 @@ def both_say(node: Node, peer: Database, *lines: str) -> None:
         ]
 
     wait_until(lambda: not missing(), describe=lambda: str(missing()))
-
-
-@pytest.fixture
-def peer(database: Callable[[int], Database]) -> Iterator[Database]:
-    """A native subscriber's database."""
-    found = database(18)
-    yield found
-    # It could not be dropped with its subscription.
-    for name in found.psql("select subname from pg_subscription").splitlines():
-        found.psql(f"drop subscription {name}")
 
 
 def test_changes_of_rows_that_are_not_there_are_reported_as_postgresql_reports_them(

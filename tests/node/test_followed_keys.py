@@ -3,7 +3,7 @@ these beside a native subscriber."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 
 import pytest
@@ -16,15 +16,6 @@ from wal2lake.testing.node import Node
 from wal2lake.testing.waits import wait_until
 
 Subscribe = Callable[..., Mirror]
-
-
-@pytest.fixture
-def peer(database: Callable[[int], Database]) -> Iterator[Database]:
-    """A native subscriber's database."""
-    found = database(18)
-    yield found
-    for name in found.psql("select subname from pg_subscription").splitlines():
-        found.psql(f"drop subscription {name}")
 
 
 @pytest.mark.slow

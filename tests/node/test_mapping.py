@@ -7,24 +7,13 @@ key of our own or without. What is in the tables afterwards is compared as Postg
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 from tests.conftest import Database
 from tests.fakes.pair import Pair
 
 from wal2lake.testing.node import Node
-
-
-@pytest.fixture
-def peer(database: Callable[[int], Database]) -> Iterator[Database]:
-    """A native subscriber's database."""
-    found = database(18)
-    yield found
-    # It could not be dropped with its subscription.
-    for name in found.psql("select subname from pg_subscription").splitlines():
-        found.psql(f"drop subscription {name}")
-
 
 EXTRA = (
     " n int default 7, made timestamptz default now(), day date default current_date,"

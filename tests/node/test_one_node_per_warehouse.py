@@ -7,13 +7,12 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from tests.fakes.objectstores import BUCKET, Server, s3_server
+from tests.fakes.objectstores import BUCKET, Server
 
 from wal2lake.errors import PublisherError
 from wal2lake.lake.store import Store, store_at
@@ -25,18 +24,11 @@ STOPPED_SECONDS = 33.0
 """Longer than the half of a lease's validity, within which a node does not ask."""
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    """An S3 server with an empty bucket."""
-    with s3_server() as found:
-        yield found
-
-
-def settings_of(server: Server, warehouse: str) -> dict[str, object]:
+def settings_of(s3: Server, warehouse: str) -> dict[str, object]:
     return {
         "spark.warehouse": warehouse,
         "spark.driver_memory": "1g",
-        "store.endpoint": f"http://127.0.0.1:{server.port}",
+        "store.endpoint": f"http://127.0.0.1:{s3.port}",
         "store.region": "us-east-1",
         "store.access_key_id": "key",
         "store.secret_access_key": "secret",
@@ -55,11 +47,11 @@ def commits(store: Store) -> list[str]:
 
 @pytest.mark.slow
 def test_a_second_node_is_refused_and_a_stopped_one_writes_nothing(
-    tmp_path: Path, server: Server
+    tmp_path: Path, s3: Server
 ) -> None:
     warehouse = f"s3://{BUCKET}/{uuid4().hex}"
-    settings = settings_of(server, warehouse)
-    store = store_at(warehouse, server.options())
+    settings = settings_of(s3, warehouse)
+    store = store_at(warehouse, s3.options())
     assert store is not None
     with (
         Node(tmp_path / "one", settings=settings) as one,

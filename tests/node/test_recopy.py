@@ -30,12 +30,6 @@ RECOPY = "alter subscription {} refresh publication with (recopy = true)"
 WAY_OUT = "REFRESH PUBLICATION WITH (recopy = true)"
 
 
-@pytest.fixture
-def quick(node: Node) -> Node:
-    """The shared node: its workers come back soon."""
-    return node
-
-
 def heard(node: Node, sql: str) -> list[tuple[str, str]]:
     """Severity and text of a statement's notices."""
     told: list[Failure] = []
@@ -106,7 +100,7 @@ class Watcher:
 
 @pytest.mark.slow
 def test_after_a_dropped_slot_readers_have_all_old_rows_until_they_have_all_new_ones(
-    pg18: Database, quick: Node, subscribe: Subscribe
+    pg18: Database, node: Node, subscribe: Subscribe
 ) -> None:
     pg18.psql(
         "create schema rc; create table rc.t (id int primary key, v text);"
@@ -120,7 +114,7 @@ def test_after_a_dropped_slot_readers_have_all_old_rows_until_they_have_all_new_
         "update rc.t set v = 'newer' where id <= 10; insert into rc.log values ('b')"
     )
     mirror.assert_equal(["rc.t", "rc.log"])
-    quick.sql("alter subscription rc disable")
+    node.sql("alter subscription rc disable")
     wait_until(
         lambda: pg18.psql("select active from pg_replication_slots") == "f",
         describe="the slot is free",
@@ -131,12 +125,12 @@ def test_after_a_dropped_slot_readers_have_all_old_rows_until_they_have_all_new_
         " truncate rc.log; insert into rc.log values ('alone');"
         " create table rc.late (id int primary key); insert into rc.late values (7)"
     )
-    quick.sql("alter subscription rc enable")
-    (error,) = quick.wait_for(ERROR.format("rc"))[0]
+    node.sql("alter subscription rc enable")
+    (error,) = node.wait_for(ERROR.format("rc"))[0]
     assert 'replication slot "rc" does not exist' in str(error)
     assert WAY_OUT in str(error)
-    with Watcher(quick, "rc", "t") as watcher:
-        notices = heard(quick, RECOPY.format("rc"))
+    with Watcher(node, "rc", "t") as watcher:
+        notices = heard(node, RECOPY.format("rc"))
         mirror.synced()
         wait_until(
             lambda: (
@@ -153,14 +147,14 @@ def test_after_a_dropped_slot_readers_have_all_old_rows_until_they_have_all_new_
         ("NOTICE", 'table "rc.t" will be copied again'),
     ]
     assert pg18.psql(SLOTS) == "rc"
-    assert quick.sql(ERROR.format("rc")) == []
+    assert node.sql(ERROR.format("rc")) == []
     pg18.psql("insert into rc.t values (0, 'streamed'); delete from rc.t where id = 1;")
     # A refresh is in it: a table that was published meanwhile has come, too.
     mirror.assert_equal(["rc.t", "rc.log", "rc.late"])
 
 
 def test_another_server_is_taken_as_the_new_source(
-    pg16: Database, pg18: Database, quick: Node, subscribe: Subscribe
+    pg16: Database, pg18: Database, node: Node, subscribe: Subscribe
 ) -> None:
     tables = (
         "create schema rs; create table rs.t (id int primary key, v text);"
@@ -170,14 +164,14 @@ def test_another_server_is_taken_as_the_new_source(
     pg16.psql(f"{tables} insert into rs.t values (1, 'sixteen')")
     mirror = subscribe(pg18, "rs")
     mirror.synced()
-    quick.sql(f"alter subscription rs connection {quote_literal(pg16.conninfo())}")
-    (error,) = quick.wait_for(
+    node.sql(f"alter subscription rs connection {quote_literal(pg16.conninfo())}")
+    (error,) = node.wait_for(
         ERROR.format("rs"), lambda rows: "system identifier" in str(rows)
     )[0]
     assert WAY_OUT in str(error)
     pg18.psql("insert into rs.t values (3, 'not any more')")
-    quick.sql(RECOPY.format("rs"))
-    mirror = Mirror(quick, pg16.conninfo(), "rs")
+    node.sql(RECOPY.format("rs"))
+    mirror = Mirror(node, pg16.conninfo(), "rs")
     mirror.synced()
     pg16.psql("insert into rs.t values (4, 'streamed')")
     mirror.assert_equal(["rs.t"])
@@ -202,7 +196,7 @@ def _slot_status(node: Node, subscription: str) -> str | None:
 
 @pytest.mark.slow
 def test_an_invalidated_slot_is_replaced_while_the_subscription_is_disabled(
-    quick: Node,
+    node: Node,
 ) -> None:
     settings = {"max_slot_wal_keep_size": "1MB", "min_wal_size": "32MB"}
     with PostgresServer(18, settings=settings) as server:
@@ -211,10 +205,10 @@ def test_an_invalidated_slot_is_replaced_while_the_subscription_is_disabled(
             "create table inv (id int primary key); insert into inv values (1);"
             " create publication inv for table inv"
         )
-        create(quick, source, "inv")
-        mirror = Mirror(quick, source.conninfo(), "inv")
+        create(node, source, "inv")
+        mirror = Mirror(node, source.conninfo(), "inv")
         mirror.synced()
-        quick.sql("alter subscription inv disable")
+        node.sql("alter subscription inv disable")
 
         def lost() -> bool:
             source.psql(
@@ -225,29 +219,29 @@ def test_an_invalidated_slot_is_replaced_while_the_subscription_is_disabled(
 
         wait_until(lost, describe="the slot has lost its WAL")
         # The receiver ends with an error, and its measurements say why.
-        quick.sql("alter subscription inv enable")
-        wait_until(lambda: _slot_status(quick, "inv") == "lost", describe="it is known")
-        quick.sql("alter subscription inv disable")
-        assert heard(quick, RECOPY.format("inv")) == [
+        node.sql("alter subscription inv enable")
+        wait_until(lambda: _slot_status(node, "inv") == "lost", describe="it is known")
+        node.sql("alter subscription inv disable")
+        assert heard(node, RECOPY.format("inv")) == [
             ("NOTICE", 'dropped replication slot "inv" on publisher'),
             ("NOTICE", 'created replication slot "inv" on publisher'),
             ("NOTICE", 'table "public.inv" will be copied again'),
         ]
-        assert quick.value("select count(*) from inv") == "1"
-        quick.sql("alter subscription inv enable")
+        assert node.value("select count(*) from inv") == "1"
+        node.sql("alter subscription inv enable")
         mirror.synced()
         source.psql("insert into inv values (0)")
         mirror.assert_equal(["public.inv"])
-        wait_until(lambda: _slot_status(quick, "inv") == "reserved", timeout_seconds=20)
-        quick.sql("drop subscription inv")
-        quick.sql("drop table inv")
+        wait_until(lambda: _slot_status(node, "inv") == "reserved", timeout_seconds=20)
+        node.sql("drop subscription inv")
+        node.sql("drop table inv")
 
 
 # ---- with the slot that is there --------------------------------------------------------------
 
 
 def test_tables_are_copied_anew_while_the_source_is_written(
-    pg18: Database, quick: Node, subscribe: Subscribe
+    pg18: Database, node: Node, subscribe: Subscribe
 ) -> None:
     pg18.psql(
         "create schema rl; create table rl.t (id int primary key, v int);"
@@ -255,14 +249,14 @@ def test_tables_are_copied_anew_while_the_source_is_written(
         " create table rl.keyless (v int);"
         " create publication rl for tables in schema rl"
     )
-    quick.sql("create schema rl")
-    quick.sql("create table rl.t (id int primary key, v int)")
-    quick.sql("insert into rl.t values (2, -1), (100000, -1)")
+    node.sql("create schema rl")
+    node.sql("create table rl.t (id int primary key, v int)")
+    node.sql("insert into rl.t values (2, -1), (100000, -1)")
     mirror = subscribe(pg18, "rl")
-    (error,) = quick.wait_for(ERROR.format("rl"))[0]
+    (error,) = node.wait_for(ERROR.format("rl"))[0]
     assert "duplicate key value violates unique constraint" in str(error)
     assert WAY_OUT in str(error)
-    log = quick.directory / "log"
+    log = node.directory / "log"
     before = [path.stat().st_ino for path in log.iterdir()]
     stop = threading.Event()
 
@@ -282,7 +276,7 @@ def test_tables_are_copied_anew_while_the_source_is_written(
     try:
         for _ in range(2):
             # First the table that could not be copied, then tables that are whole.
-            told = heard(quick, RECOPY.format("rl"))
+            told = heard(node, RECOPY.format("rl"))
             assert {severity for severity, _ in told} == {"NOTICE"}
             mirror.synced()
     finally:
@@ -290,12 +284,12 @@ def test_tables_are_copied_anew_while_the_source_is_written(
         writer.join(30)
     mirror.assert_equal(["rl.t", "rl.keyless"])
     assert [path.stat().st_ino for path in log.iterdir()] == before
-    assert quick.sql(ERROR.format("rl")) == []
+    assert node.sql(ERROR.format("rl")) == []
 
 
 @pytest.mark.slow
 def test_prepared_transactions_are_whole_under_the_old_slot_and_a_new_one(
-    pg18: Database, quick: Node, subscribe: Subscribe
+    pg18: Database, node: Node, subscribe: Subscribe
 ) -> None:
     pg18.psql(
         "create schema rp; create table rp.t (id int primary key, v text);"
@@ -304,22 +298,22 @@ def test_prepared_transactions_are_whole_under_the_old_slot_and_a_new_one(
     )
     mirror = subscribe(pg18, "rp", "with (two_phase = true)")
     state = "select subtwophasestate from pg_subscription where subname = 'rp'"
-    quick.wait_for(state, lambda rows: rows == [("e",)])
+    node.wait_for(state, lambda rows: rows == [("e",)])
     mirror.assert_equal(["rp.t"])
     pg18.psql(
         "begin; insert into rp.t values (2, 'before'); prepare transaction 'rp_before'"
     )
-    quick.sql(RECOPY.format("rp"))
+    node.sql(RECOPY.format("rp"))
     pg18.psql(
         "begin; insert into rp.t values (3, 'during'); prepare transaction 'rp_during'"
     )
-    assert quick.value(state) == "e", "the slot is the same"
+    assert node.value(state) == "e", "the slot is the same"
     # The snapshot waits for what is prepared.
     pg18.psql("commit prepared 'rp_before'; insert into rp.t values (4, 'after')")
     pg18.psql("commit prepared 'rp_during'")
     mirror.synced()
     mirror.assert_equal(["rp.t"])
-    quick.sql("alter subscription rp disable")
+    node.sql("alter subscription rp disable")
     wait_until(
         lambda: pg18.psql("select active from pg_replication_slots") == "f",
         describe="the slot is free",
@@ -327,13 +321,13 @@ def test_prepared_transactions_are_whole_under_the_old_slot_and_a_new_one(
     pg18.psql(
         "select pg_drop_replication_slot('rp'); insert into rp.t values (5, 'gap');"
     )
-    quick.sql(RECOPY.format("rp"))
-    assert quick.value(state) == "p"
-    quick.sql("alter subscription rp enable")
+    node.sql(RECOPY.format("rp"))
+    assert node.value(state) == "p"
+    node.sql("alter subscription rp enable")
     mirror.synced()
-    quick.wait_for(state, lambda rows: rows == [("e",)])
+    node.wait_for(state, lambda rows: rows == [("e",)])
     pg18.psql("begin; delete from rp.t where id = 1; prepare transaction 'rp_last'")
-    quick.wait_for("select 1 from pg_prepared_xacts")
+    node.wait_for("select 1 from pg_prepared_xacts")
     pg18.psql("commit prepared 'rp_last'")
     mirror.assert_equal(["rp.t"])
 
@@ -342,7 +336,7 @@ def test_prepared_transactions_are_whole_under_the_old_slot_and_a_new_one(
 
 
 def test_what_cannot_be_copied_anew_is_refused_and_nothing_happens(
-    pg18: Database, quick: Node, subscribe: Subscribe
+    pg18: Database, node: Node, subscribe: Subscribe
 ) -> None:
     pg18.psql(
         "create schema rx; create table rx.t (id int primary key, v text);"
@@ -352,21 +346,21 @@ def test_what_cannot_be_copied_anew_is_refused_and_nothing_happens(
     mirror = subscribe(pg18, "rx")
     mirror.synced()
     subscribe(pg18, "ry", "with (copy_data = false)")
-    error = refused(quick, RECOPY.format("rx"))
+    error = refused(node, RECOPY.format("rx"))
     assert (error.sqlstate, error.message) == (
         "55000",
         'table "rx.t" cannot be copied again: subscription "ry" fills it, too',
     )
-    quick.sql("drop subscription ry")
+    node.sql("drop subscription ry")
     error = refused(
-        quick, "alter subscription rx refresh publication"
+        node, "alter subscription rx refresh publication"
         " with (recopy = true, copy_data = false)"
     )  # fmt: skip
     assert (error.sqlstate, error.message) == (
         "42601",
         "copy_data = false and recopy = true are mutually exclusive options",
     )
-    with quick.connect() as client:
+    with node.connect() as client:
         client.rows("begin")
         with pytest.raises(PublisherError) as caught:
             client.rows(RECOPY.format("rx"))
@@ -374,33 +368,33 @@ def test_what_cannot_be_copied_anew_is_refused_and_nothing_happens(
         "25001",
         "ALTER SUBSCRIPTION ... REFRESH cannot run inside a transaction block",
     )
-    quick.sql("alter subscription rx disable")
+    node.sql("alter subscription rx disable")
     assert refused(
-        quick, "alter subscription rx refresh publication with (recopy = false)"
+        node, "alter subscription rx refresh publication with (recopy = false)"
     ).message == (
         "ALTER SUBSCRIPTION ... REFRESH is not allowed for disabled subscriptions"
     )
     # A slot that is somebody else's is not dropped.
     pg18.psql("select pg_create_physical_replication_slot('rx_other')")
     try:
-        quick.sql("alter subscription rx set (slot_name = 'rx_other')")
-        error = refused(quick, RECOPY.format("rx"))
+        node.sql("alter subscription rx set (slot_name = 'rx_other')")
+        error = refused(node, RECOPY.format("rx"))
         assert error.message == (
             "cannot use physical replication slot for logical decoding"
         )
-        quick.sql("alter subscription rx set (slot_name = none)")
-        error = refused(quick, RECOPY.format("rx"))
+        node.sql("alter subscription rx set (slot_name = none)")
+        error = refused(node, RECOPY.format("rx"))
         assert (error.sqlstate, error.message) == (
             "55000",
             "cannot copy the tables of a subscription that does not have a slot name",
         )
     finally:
-        quick.sql("alter subscription rx set (slot_name = 'rx')")
+        node.sql("alter subscription rx set (slot_name = 'rx')")
         pg18.psql("select pg_drop_replication_slot('rx_other')")
-    quick.sql("alter subscription rx enable")
+    node.sql("alter subscription rx enable")
     pg18.psql("insert into rx.t values (2, 'two')")
     mirror.assert_equal(["rx.t"])
-    assert quick.value(
+    assert node.value(
         "select srsubstate from pg_subscription_rel r join pg_subscription s"
         " on s.oid = srsubid where subname = 'rx'"
     ) == ("r")

@@ -24,12 +24,6 @@ from wal2lake.testing.node import Node
 from wal2lake.testing.waits import wait_until
 
 
-@pytest.fixture
-def quick(node: Node) -> Node:
-    """The shared node: its workers come back soon."""
-    return node
-
-
 def publish(source: Database, name: str, *tables: str) -> None:
     """Tables of three rows each in a schema of the publication's name."""
     source.psql(
@@ -76,54 +70,54 @@ def fails(node: Node, name: str, table: str, text: str) -> None:
 
 @pytest.mark.slow
 def test_tables_that_cannot_be_copied_show_why_and_the_others_go_on(
-    pg18: Database, quick: Node, subscribe: Subscribe
+    pg18: Database, node: Node, subscribe: Subscribe
 ) -> None:
     """As many as there are workers, and the first in order."""
     publish(pg18, "s1", "a", "b", "c", "d", "e")
-    quick.sql("create schema s1")
+    node.sql("create schema s1")
     for table in ("a", "b"):
-        quick.sql(f"create table s1.{table} (id int primary key, v text)")
-        quick.sql(f"insert into s1.{table} values (2, 'ours')")
+        node.sql(f"create table s1.{table} (id int primary key, v text)")
+        node.sql(f"insert into s1.{table} values (2, 'ours')")
     mirror = subscribe(pg18, "s1")
-    reaches(quick, "s1", {"a": "d", "b": "d", "c": "r", "d": "r", "e": "r"})
+    reaches(node, "s1", {"a": "d", "b": "d", "c": "r", "d": "r", "e": "r"})
     for table in ("a", "b"):
-        fails(quick, "s1", table, "duplicate key value violates unique constraint")
+        fails(node, "s1", table, "duplicate key value violates unique constraint")
     pg18.psql("insert into s1.c values (10, 'streamed')")
-    quick.wait_for("select 1 from s1.c where id = 10")
-    assert quick.sql("select * from s1.a") == [("2", "ours")]
-    assert quick.sql(
+    node.wait_for("select 1 from s1.c where id = 10")
+    assert node.sql("select * from s1.a") == [("2", "ours")]
+    assert node.sql(
         "select srsubstate, count(*), count(srsublsn) from pg_subscription_rel r"
         " join pg_subscription s on s.oid = srsubid where subname = 's1'"
         " group by 1 order by 1"
     ) == [("d", "2", "0"), ("r", "3", "3")]
     for table in ("a", "b"):
-        quick.sql(f"delete from s1.{table}")
+        node.sql(f"delete from s1.{table}")
     mirror.synced()
     mirror.assert_equal([f"s1.{table}" for table in "abcde"])
-    assert not quick.sql(
+    assert not node.sql(
         "select 1 from wal2lake.subscription_errors where tablename in ('a', 'b')"
     )
 
 
 def test_a_value_that_does_not_fit_stops_its_table_until_a_new_snapshot(
-    pg18: Database, quick: Node, subscribe: Subscribe
+    pg18: Database, node: Node, subscribe: Subscribe
 ) -> None:
     publish(pg18, "s2", "a", "b")
-    quick.sql("create schema s2")
-    quick.sql("create table s2.a (id int primary key, v int)")
+    node.sql("create schema s2")
+    node.sql("create table s2.a (id int primary key, v int)")
     mirror = subscribe(pg18, "s2")
-    reaches(quick, "s2", {"a": "d", "b": "r"})
-    fails(quick, "s2", "a", "invalid input syntax for type integer")
+    reaches(node, "s2", {"a": "d", "b": "r"})
+    fails(node, "s2", "a", "invalid input syntax for type integer")
     pg18.psql("update s2.a set v = id * 10")
     # What the snapshot sees does not change. A new one is taken.
-    quick.sql("alter subscription s2 disable")
-    quick.sql("alter subscription s2 enable")
+    node.sql("alter subscription s2 disable")
+    node.sql("alter subscription s2 enable")
     mirror.synced()
     mirror.assert_equal(["s2.a", "s2.b"])
 
 
 def test_rows_of_the_source_that_have_one_key_here_are_not_copied(
-    pg18: Database, quick: Node, subscribe: Subscribe
+    pg18: Database, node: Node, subscribe: Subscribe
 ) -> None:
     """PostgreSQL 18 says 23505 of each of them; disable_on_error disables."""
     pg18.psql(
@@ -144,22 +138,22 @@ def test_rows_of_the_source_that_have_one_key_here_are_not_copied(
         " create publication s10 for tables in schema s10"
     )
     tables = ("equal", "narrow", "part", "same", "spelled")
-    quick.sql("create schema s10")
+    node.sql("create schema s10")
     for table in (*tables, "unequal"):
         kind = "numeric" if table == "equal" else "int"
         more = ", j int" if table == "narrow" else ""
-        quick.sql(f"create table s10.{table} (i {kind} primary key{more})")
+        node.sql(f"create table s10.{table} (i {kind} primary key{more})")
     mirror = subscribe(pg18, "s10")
     for table in tables:
-        fails(quick, "s10", table, "duplicate key value violates unique constraint")
-        assert quick.sql(f"select count(*) from s10.{table}") == [("0",)]
-    assert quick.sql(
+        fails(node, "s10", table, "duplicate key value violates unique constraint")
+        assert node.sql(f"select count(*) from s10.{table}") == [("0",)]
+    assert node.sql(
         "select distinct sqlstate from wal2lake.subscription_errors"
         " where subname = 's10'"
     ) == [("23505",)]
-    reaches(quick, "s10", dict.fromkeys(tables, "d") | {"unequal": "r"})
-    quick.sql("alter subscription s10 set (disable_on_error = true)")
-    quick.wait_for(
+    reaches(node, "s10", dict.fromkeys(tables, "d") | {"unequal": "r"})
+    node.sql("alter subscription s10 set (disable_on_error = true)")
+    node.wait_for(
         "select 1 from pg_subscription where subname = 's10' and not subenabled"
     )
     # As the HINT says.
@@ -168,15 +162,15 @@ def test_rows_of_the_source_that_have_one_key_here_are_not_copied(
         " ctid = '(0,1)'; delete from s10.part where ctid = '(0,1)';"
         " delete from s10.narrow where j = 2; delete from s10.spelled where i = '01'"
     )
-    quick.sql("alter subscription s10 enable")
+    node.sql("alter subscription s10 enable")
     mirror.synced()
-    assert quick.sql("select i from s10.same order by i") == [("1",), ("2",)]
-    assert quick.sql("select i from s10.spelled") == [("1",)]
+    assert node.sql("select i from s10.same order by i") == [("1",), ("2",)]
+    assert node.sql("select i from s10.spelled") == [("1",)]
 
 
 @pytest.mark.slow
 def test_rows_of_a_table_that_has_taken_the_name_of_the_copied_one_are_compared(
-    pg18: Database, quick: Node, subscribe: Subscribe
+    pg18: Database, node: Node, subscribe: Subscribe
 ) -> None:
     """PostgreSQL 18 says 23505, insert_exists."""
     publish(pg18, "s11", "t")
@@ -187,18 +181,18 @@ def test_rows_of_a_table_that_has_taken_the_name_of_the_copied_one_are_compared(
         " create table s11.t (like s11.old including all);"
         " insert into s11.t values (1, 'new'); commit"
     )
-    quick.wait_for(
+    node.wait_for(
         "select sqlstate from wal2lake.subscription_errors where subname = 's11'",
         lambda rows: ("23505",) in rows,
     )
-    assert quick.sql("select count(*) from s11.t where id = 1") == [("1",)]
-    quick.sql("delete from s11.t where id = 1")
-    quick.wait_for("select 1 from s11.t where id = 1 and v = 'new'")
+    assert node.sql("select count(*) from s11.t where id = 1") == [("1",)]
+    node.sql("delete from s11.t where id = 1")
+    node.wait_for("select 1 from s11.t where id = 1 and v = 'new'")
 
 
 @pytest.mark.slow
 def test_rows_are_compared_once_a_publication_has_kept_changes_back(
-    pg18: Database, quick: Node, subscribe: Subscribe
+    pg18: Database, node: Node, subscribe: Subscribe
 ) -> None:
     """Without a REFRESH. PostgreSQL 18 says 23505, insert_exists."""
     pg18.psql(
@@ -219,13 +213,13 @@ def test_rows_are_compared_once_a_publication_has_kept_changes_back(
     )
 
     def stands(table: str) -> None:
-        quick.wait_for(
+        node.wait_for(
             "select error from wal2lake.subscription_errors where subname = 's12'",
             lambda rows: any(f's12.{table}"' in str(row) for row in rows),
         )
-        assert quick.sql(f"select v from s12.{table} where id = 1") == [("a",)]
-        quick.sql(f"delete from s12.{table} where id = 1")
-        quick.wait_for(f"select 1 from s12.{table} where id = 1 and v = 'again'")
+        assert node.sql(f"select v from s12.{table} where id = 1") == [("a",)]
+        node.sql(f"delete from s12.{table} where id = 1")
+        node.wait_for(f"select 1 from s12.{table} where id = 1 and v = 'again'")
 
     stands("out")
     pg18.psql(
@@ -237,30 +231,30 @@ def test_rows_are_compared_once_a_publication_has_kept_changes_back(
         " insert into s12.filtered values (1, 'again')"
     )
     stands("filtered")
-    assert quick.sql("select count(*) from s12.same") == [("1",)]
+    assert node.sql("select count(*) from s12.same") == [("1",)]
 
 
 @pytest.mark.slow
 def test_two_subscriptions_copy_at_the_same_time_and_one_that_fails_harms_nobody(
     pg18: Database,
     pg16: Database,
-    quick: Node,
+    node: Node,
     subscribe: Subscribe,
 ) -> None:
     names = [f"t{n}" for n in range(12)]
     publish(pg18, "s3", *names)
     publish(pg16, "s4", "u1")
-    quick.sql("create schema s3")
+    node.sql("create schema s3")
     for name in names[:4]:
-        quick.sql(f"create table s3.{name} (id int primary key, v int)")
+        node.sql(f"create table s3.{name} (id int primary key, v int)")
     subscribe(pg18, "s3")
     mirror = subscribe(pg16, "s4")
     mirror.synced()
     mirror.assert_equal(["s4.u1"])
     bad = dict.fromkeys(names[:4], "d")
-    reaches(quick, "s3", {**bad, **dict.fromkeys(names[4:], "r")})
+    reaches(node, "s3", {**bad, **dict.fromkeys(names[4:], "r")})
     for name in names[:4]:
-        fails(quick, "s3", name, "invalid input syntax for type integer")
+        fails(node, "s3", name, "invalid input syntax for type integer")
 
 
 # ---- workers ------------------------------------------------------------------------------
@@ -279,7 +273,7 @@ def set_in_file(node: Node, name: str, value: object) -> None:
 
 @pytest.mark.slow
 def test_workers_are_shown_as_they_copy_and_a_reload_changes_how_many(
-    pg18: Database, quick: Node, subscribe: Subscribe, points: Path
+    pg18: Database, node: Node, subscribe: Subscribe, points: Path
 ) -> None:
     """Five tables that are no small ones; only those of a worker are in the view. Neither the
     engine nor, for what does not concern it, a receiver starts again."""
@@ -290,11 +284,11 @@ def test_workers_are_shown_as_they_copy_and_a_reload_changes_how_many(
             f"insert into sw.{name} select i, repeat('x', 500)"
             " from generate_series(10, 1300) i; analyze"
         )
-    session = quick.connect()
+    session = node.connect()
     show = "show max_sync_workers_per_subscription"
 
     def copying() -> list[tuple[str | None, ...]]:
-        return quick.sql(
+        return node.sql(
             "select s.pid, r.srsubstate, r.srrelid, last_msg_receipt_time,"
             " coalesce(leader_pid::text, received_lsn::text, latest_end_lsn::text)"
             " from pg_stat_subscription s left join pg_subscription_rel r"
@@ -305,13 +299,13 @@ def test_workers_are_shown_as_they_copy_and_a_reload_changes_how_many(
     def pid_of(role: str) -> int:
         (found,) = [
             w.pid
-            for w in quick.status().workers
+            for w in node.status().workers
             if w.role == role and w.subscription in ("", "sw")
         ]
         return found
 
     try:
-        set_in_file(quick, "max_sync_workers_per_subscription", 1)
+        set_in_file(node, "max_sync_workers_per_subscription", 1)
         wait_until(lambda: session.rows(show) == [("1",)], describe="one worker")
         arm(points, "copy.range_recorded", "always pause 1")
         mirror = subscribe(pg18, "sw")
@@ -320,7 +314,7 @@ def test_workers_are_shown_as_they_copy_and_a_reload_changes_how_many(
         wait_until(lambda: any(row[3] for row in copying()), describe="rows have come")
         engine, receiver = pid_of("engine"), pid_of("receiver")
         assert [(row[0], row[1], row[4]) for row in rows] == [(str(engine), "d", None)]
-        set_in_file(quick, "max_sync_workers_per_subscription", 3)
+        set_in_file(node, "max_sync_workers_per_subscription", 3)
         seen = {len(rows)}
 
         def three() -> bool:
@@ -337,8 +331,8 @@ def test_workers_are_shown_as_they_copy_and_a_reload_changes_how_many(
         assert pid_of("receiver") == receiver, "its snapshot was not lost"
 
         # The next receiver reads the file, too: its log is where it was all the same.
-        set_in_file(quick, "directory", '"elsewhere"')
-        set_in_file(quick, "wal_receiver_status_interval_ms", 200)
+        set_in_file(node, "directory", '"elsewhere"')
+        set_in_file(node, "wal_receiver_status_interval_ms", 200)
         wait_until(lambda: pid_of("receiver") != receiver, describe="another receiver")
         assert session.rows("show wal_receiver_status_interval") == [("200ms",)]
         replied = "select max(reply_time) from pg_stat_replication"
@@ -351,43 +345,43 @@ def test_workers_are_shown_as_they_copy_and_a_reload_changes_how_many(
         # Nothing moves; by default it is a report in ten seconds.
         wait_until(several, timeout_seconds=8, describe="reports")
         pg18.psql("insert into sw.t4 values (9999, 'more')")
-        quick.wait_for("select 1 from sw.t4 where id = 9999")
-        assert not (quick.directory / "elsewhere").exists()
-        assert 'parameter "log.directory" cannot be changed' in quick.log_text()
+        node.wait_for("select 1 from sw.t4 where id = 9999")
+        assert not (node.directory / "elsewhere").exists()
+        assert 'parameter "log.directory" cannot be changed' in node.log_text()
         assert pid_of("engine") == engine
     finally:
         session.close()
-        set_in_file(quick, "directory", '""')
-        set_in_file(quick, "max_sync_workers_per_subscription", 2)
-        set_in_file(quick, "wal_receiver_status_interval_ms", 10_000)
+        set_in_file(node, "directory", '""')
+        set_in_file(node, "max_sync_workers_per_subscription", 2)
+        set_in_file(node, "wal_receiver_status_interval_ms", 10_000)
 
 
 # ---- tables that go -----------------------------------------------------------------------
 
 
 def test_a_drop_at_the_source_that_waits_for_the_copy_does_not_stop_it_for_ever(
-    pg18: Database, quick: Node, subscribe: Subscribe, psql: Psql
+    pg18: Database, node: Node, subscribe: Subscribe, psql: Psql
 ) -> None:
     """DROP waits for the snapshot's lock, and readers queue behind it: a deadlock that no
     server sees. A copy that fails anyhow gives way."""
     publish(pg18, "s5", "a", "b")
-    quick.sql("create schema s5")
-    quick.sql("create table s5.a (id int primary key, v text)")
-    quick.sql("insert into s5.a values (2, 'ours')")
+    node.sql("create schema s5")
+    node.sql("create table s5.a (id int primary key, v text)")
+    node.sql("insert into s5.a values (2, 'ours')")
     mirror = subscribe(pg18, "s5")
-    reaches(quick, "s5", {"a": "d", "b": "r"})
+    reaches(node, "s5", {"a": "d", "b": "r"})
     psql(pg18.conninfo(), "-c", "set lock_timeout = '40s'", "-c", "drop table s5.a")
-    fails(quick, "s5", "a", 'table "s5.a" not found on publisher')
+    fails(node, "s5", "a", 'table "s5.a" not found on publisher')
     pg18.psql("insert into s5.b values (10, 'streamed')")
-    quick.wait_for("select 1 from s5.b where id = 10")
-    quick.sql("alter subscription s5 refresh publication")
+    node.wait_for("select 1 from s5.b where id = 10")
+    node.sql("alter subscription s5 refresh publication")
     mirror.synced()
     mirror.assert_equal(["s5.b"])
 
 
 @pytest.mark.slow
 def test_tables_are_copied_beside_writers_and_sessions_that_rewrite_them(
-    pg18: Database, quick: Node, subscribe: Subscribe
+    pg18: Database, node: Node, subscribe: Subscribe
 ) -> None:
     """One TRUNCATE waited 10 s for the snapshot's lock, and the writers of its tables behind it.
     Tables that wait for their copy, are being copied and have been copied are rewritten as fast
@@ -456,7 +450,7 @@ def test_tables_are_copied_beside_writers_and_sessions_that_rewrite_them(
         mirror = subscribe(pg18, "sl")
         pg18.psql("set lock_timeout = '3s'; drop table sl.gone")
         # The dropped one waits for REFRESH, in i or in d: as far as it had come.
-        quick.wait_for(
+        node.wait_for(
             "select srrelid::regclass::text, srsubstate from pg_subscription_rel"
             " where srsubid = (select oid from pg_subscription where subname = 'sl')"
             " and srsubstate <> 'r'",
@@ -469,28 +463,28 @@ def test_tables_are_copied_beside_writers_and_sessions_that_rewrite_them(
             thread.join()
     assert not failed
     assert slowest[0] < 2.0
-    quick.sql("alter subscription sl refresh publication")
+    node.sql("alter subscription sl refresh publication")
     mirror.synced()
     mirror.assert_equal([f"sl.{name}" for name in [*small, "big"]])
-    assert not quick.sql(
+    assert not node.sql(
         "select subname, error from wal2lake.subscription_errors where subname = 'sl'"
     )
 
 
 def test_a_table_dropped_at_the_node_during_its_copy_takes_the_copy_with_it(
-    pg18: Database, quick: Node, subscribe: Subscribe, points: Path
+    pg18: Database, node: Node, subscribe: Subscribe, points: Path
 ) -> None:
     publish(pg18, "s6", "a")
     arm(points, "lake.files_synced", "pause 3")
     mirror = subscribe(pg18, "s6")
     wait_until(lambda: not (points / "lake.files_synced").exists())
-    quick.sql("drop table s6.a")
-    quick.sql("create table s6.a (id int primary key, v text)")
+    node.sql("drop table s6.a")
+    node.sql("create table s6.a (id int primary key, v text)")
     # Only what is copied from now on.
-    quick.sql("alter subscription s6 refresh publication")
+    node.sql("alter subscription s6 refresh publication")
     mirror.synced()
     mirror.assert_equal(["s6.a"])
-    assert not quick.sql("select 1 from wal2lake.subscription_errors")
+    assert not node.sql("select 1 from wal2lake.subscription_errors")
 
 
 # ---- commands that end a copy ------------------------------------------------------------
@@ -498,54 +492,54 @@ def test_a_table_dropped_at_the_node_during_its_copy_takes_the_copy_with_it(
 
 @pytest.mark.slow
 def test_nothing_of_a_dropped_subscriptions_copy_is_committed_afterwards(
-    pg18: Database, quick: Node, subscribe: Subscribe, points: Path
+    pg18: Database, node: Node, subscribe: Subscribe, points: Path
 ) -> None:
     """Its commit was under way, and met the copy of the next subscription."""
     publish(pg18, "s7", "a")
     arm(points, "lake.files_synced", "pause 5")
     subscribe(pg18, "s7")
     wait_until(lambda: not (points / "lake.files_synced").exists())
-    quick.sql("drop subscription s7")
-    quick.sql("truncate s7.a")
+    node.sql("drop subscription s7")
+    node.sql("truncate s7.a")
     mirror = subscribe(pg18, "s7")
     mirror.synced()
     mirror.assert_equal(["s7.a"])
 
 
 def test_drop_does_not_wait_for_ranges_that_are_still_read(
-    pg18: Database, quick: Node, subscribe: Subscribe, points: Path
+    pg18: Database, node: Node, subscribe: Subscribe, points: Path
 ) -> None:
     publish(pg18, "s8", "a")
     arm(points, "copy.range_recorded", "pause 20")
     subscribe(pg18, "s8")
     wait_until(lambda: not (points / "copy.range_recorded").exists())
-    quick.sql("drop subscription s8")
+    node.sql("drop subscription s8")
     mirror = subscribe(pg18, "s8")
     mirror.synced()
     mirror.assert_equal(["s8.a"])
-    assert not quick.sql("select 1 from wal2lake.subscription_errors")
+    assert not node.sql("select 1 from wal2lake.subscription_errors")
 
 
 @pytest.mark.slow
 def test_nothing_is_committed_while_the_subscription_is_disabled(
-    pg18: Database, quick: Node, subscribe: Subscribe, points: Path
+    pg18: Database, node: Node, subscribe: Subscribe, points: Path
 ) -> None:
     publish(pg18, "s9", "a")
     arm(points, "copy.range_recorded", "pause 2")
     mirror = subscribe(pg18, "s9")
     wait_until(lambda: not (points / "copy.range_recorded").exists())
-    quick.sql("alter subscription s9 disable")
-    quick.sql("insert into s9.a values (2, 'ours')")
-    quick.sql("alter subscription s9 enable")
-    fails(quick, "s9", "a", "duplicate key value")
-    assert quick.sql("select * from s9.a") == [("2", "ours")]
-    quick.sql("delete from s9.a")
+    node.sql("alter subscription s9 disable")
+    node.sql("insert into s9.a values (2, 'ours')")
+    node.sql("alter subscription s9 enable")
+    fails(node, "s9", "a", "duplicate key value")
+    assert node.sql("select * from s9.a") == [("2", "ours")]
+    node.sql("delete from s9.a")
     mirror.synced()
     mirror.assert_equal(["s9.a"])
 
 
 def test_refresh_ends_the_copy_of_a_table_that_it_removes(
-    pg18: Database, quick: Node, subscribe: Subscribe, points: Path
+    pg18: Database, node: Node, subscribe: Subscribe, points: Path
 ) -> None:
     pg18.psql(
         "create schema s10; create table s10.a (id int primary key, v text);"
@@ -557,14 +551,14 @@ def test_refresh_ends_the_copy_of_a_table_that_it_removes(
     mirror.synced()
     pg18.psql("alter publication s10 add table s10.b")
     arm(points, "copy.range_recorded", "pause 3")
-    quick.sql("alter subscription s10 refresh publication")
+    node.sql("alter subscription s10 refresh publication")
     wait_until(lambda: not (points / "copy.range_recorded").exists())
     pg18.psql("alter publication s10 drop table s10.b")
-    quick.sql("alter subscription s10 refresh publication")
-    assert quick.sql("select * from s10.b") == []
+    node.sql("alter subscription s10 refresh publication")
+    assert node.sql("select * from s10.b") == []
     # It comes back while the first copy's range is still in somebody's hands.
     pg18.psql("alter publication s10 add table s10.b")
-    quick.sql("alter subscription s10 refresh publication")
+    node.sql("alter subscription s10 refresh publication")
     mirror.synced()
     mirror.assert_equal(["s10.a", "s10.b"])
 
