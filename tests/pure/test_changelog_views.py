@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -194,18 +193,6 @@ def test_a_large_log_is_looked_at_with_few_manifests_and_in_milliseconds(
 
 
 # ---- the views -----------------------------------------------------------------------------
-
-
-@pytest.fixture
-def source() -> FakeSource:
-    return FakeSource()
-
-
-@pytest.fixture
-def catalog(source: FakeSource) -> Iterator[SystemCatalog]:
-    catalog = SystemCatalog(source)
-    yield catalog
-    catalog.close()
 
 
 def rows(catalog: SystemCatalog, sql: str) -> list[tuple[str | None, ...]]:

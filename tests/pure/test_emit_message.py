@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
-from tests.fakes.catalog_source import FakeSource, session
+from tests.fakes.catalog_source import session
 
 from wal2lake.errors import Wal2LakeError
 from wal2lake.sql.sysviews import FunctionRequest, SystemCatalog
 
 EMIT = "select pg_logical_emit_message"
-
-
-@pytest.fixture
-def catalog() -> Iterator[SystemCatalog]:
-    catalog = SystemCatalog(FakeSource())
-    yield catalog
-    catalog.close()
 
 
 def emitted(

@@ -7,7 +7,6 @@ import os
 import re
 import shlex
 import stat
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +14,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from tests.fakes.objectstores import BUCKET, Server, environment_of, s3_server
+from tests.fakes.objectstores import BUCKET, Server, environment_of
 from tests.fakes.storeproxy import Fault, Planned, StoreProxy
 
 from wal2lake.engine import storetrial
@@ -38,13 +37,6 @@ from wal2lake.settings import FILE_NAME, Settings, fixed_at_start, load
 from wal2lake.testing.waits import wait_until
 
 SECRET = "not to be seen"
-
-
-@pytest.fixture(scope="module")
-def s3() -> Iterator[Server]:
-    """An S3 server with an empty bucket."""
-    with s3_server() as server:
-        yield server
 
 
 def refused(directory: Path, text: str, **overrides: str) -> ConfigurationError:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import cast
@@ -45,18 +44,6 @@ from wal2lake.tablesync.attempt import RunningCopy
 from wal2lake.wire.frontback import Format
 
 SUB = Oid(OBJECTS["subscription sub"])
-
-
-@pytest.fixture
-def source() -> FakeSource:
-    return FakeSource()
-
-
-@pytest.fixture
-def catalog(source: FakeSource) -> Iterator[SystemCatalog]:
-    catalog = SystemCatalog(source)
-    yield catalog
-    catalog.close()
 
 
 def _rows(catalog: SystemCatalog, sql: str) -> list[tuple[str | None, ...]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -34,13 +33,6 @@ def source() -> FakeSource:
     source = FakeSource()
     source.role_list.append(Role(VISITOR, "visitor", False, None))
     return source
-
-
-@pytest.fixture
-def catalog(source: FakeSource) -> Iterator[SystemCatalog]:
-    catalog = SystemCatalog(source)
-    yield catalog
-    catalog.close()
 
 
 def _rows(

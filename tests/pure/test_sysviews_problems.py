@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -38,13 +37,6 @@ def source() -> FakeSource:
         Problem(ProblemKind.DISK, Severity.WARNING, "full", Concern.OPERATOR),
     ]
     return source
-
-
-@pytest.fixture
-def catalog(source: FakeSource) -> Iterator[SystemCatalog]:
-    catalog = SystemCatalog(source)
-    yield catalog
-    catalog.close()
 
 
 def test_a_problem_is_a_row(catalog: SystemCatalog) -> None:

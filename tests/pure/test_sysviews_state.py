@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
 from datetime import UTC, datetime
 
-import pytest
 from tests.fakes.catalog_source import OBJECTS, FakeSource, session
 
 from wal2lake.catalog import Progress, SubscriptionStats
@@ -16,18 +14,6 @@ from wal2lake.tablesync.attempt import RunningCopy
 from wal2lake.wire.frontback import Format
 
 SUB = Oid(OBJECTS["subscription sub"])
-
-
-@pytest.fixture
-def source() -> FakeSource:
-    return FakeSource()
-
-
-@pytest.fixture
-def catalog(source: FakeSource) -> Iterator[SystemCatalog]:
-    catalog = SystemCatalog(source)
-    yield catalog
-    catalog.close()
 
 
 def _rows(catalog: SystemCatalog, sql: str) -> list[tuple[str | None, ...]]:
