@@ -12,6 +12,7 @@ import pytest
 from tests.conftest import Database
 from tests.fakes.objectstores import Server, s3_server
 
+from wal2lake.errors import PublisherError
 from wal2lake.pg.quoting import quote_literal
 from wal2lake.testing.cluster import Cluster
 from wal2lake.testing.mirror import Mirror
@@ -120,6 +121,15 @@ def cluster(tmp_path: Path, private: Path) -> Iterator[Cluster]:
 def answers(psql: Callable[[str], str], sql: str, expected: str) -> bool:
     """Whether a server's answer is this one."""
     return psql(sql).strip() == expected
+
+
+def refused(node: Node, sql: str) -> tuple[str | None, str]:
+    """SQLSTATE and message of a statement that must fail."""
+    try:
+        node.sql(sql)
+    except PublisherError as error:
+        return error.sqlstate, error.message
+    raise AssertionError(f"not refused: {sql}")
 
 
 def create(node: Node, source: Database, name: str, options: str = "") -> None:

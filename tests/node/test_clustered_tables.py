@@ -12,19 +12,11 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 from tests.conftest import Database
+from tests.node.conftest import refused
 
-from wal2lake.errors import PublisherError
 from wal2lake.testing.mirror import Mirror
 from wal2lake.testing.node import Node
 from wal2lake.testing.waits import wait_until
-
-
-def refused(node: Node, sql: str) -> tuple[str | None, str]:
-    try:
-        node.sql(sql)
-    except PublisherError as error:
-        return error.sqlstate, error.message
-    raise AssertionError(f"not refused: {sql}")
 
 
 def commits(table: Path) -> list[list[dict[str, Any]]]:

@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import pytest
 from tests.conftest import Database
+from tests.node.conftest import refused
 
-from wal2lake.errors import PublisherError
 from wal2lake.model import Lsn
 from wal2lake.pg.client import Client, Failure
 from wal2lake.testing.mirror import Mirror
@@ -33,15 +33,6 @@ def publish(source: Database, name: str) -> None:
         f" insert into {name}.t values (1, 'one'); insert into {name}.u values (1, 'one');"
         f" create publication {name} for tables in schema {name}"
     )
-
-
-def refused(node: Node, sql: str) -> tuple[str | None, str]:
-    """SQLSTATE and message of a statement that must fail."""
-    try:
-        node.sql(sql)
-    except PublisherError as error:
-        return error.sqlstate, error.message
-    raise AssertionError(f"not refused: {sql}")
 
 
 def told(node: Node, sql: str) -> tuple[list[tuple[str | None, ...]], str]:

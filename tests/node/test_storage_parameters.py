@@ -8,18 +8,10 @@ from collections.abc import Callable
 import pytest
 from deltalake import DeltaTable
 from tests.conftest import Database
+from tests.node.conftest import refused
 
-from wal2lake.errors import PublisherError
 from wal2lake.testing.mirror import Mirror
 from wal2lake.testing.node import Node
-
-
-def refused(node: Node, sql: str) -> tuple[str | None, str]:
-    try:
-        node.sql(sql)
-    except PublisherError as error:
-        return error.sqlstate, error.message
-    raise AssertionError(f"not refused: {sql}")
 
 
 @pytest.mark.slow

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import psycopg
@@ -13,12 +12,6 @@ from wal2lake.lake.port import FieldSpec
 from wal2lake.model import Oid
 from wal2lake.pgtypes import mapping_for, text_to_arrow
 from wal2lake.pgtypes.equality import alike, loose_columns
-from wal2lake.testing.postgres import PostgresServer
-
-SESSION = (
-    "-c datestyle=ISO -c intervalstyle=postgres -c extra_float_digits=3"
-    " -c timezone=UTC -c bytea_output=hex -c client_encoding=UTF8"
-)
 
 SPANS = (
     "1 day; 24 hours; 1 mon; 30 days; 720:00; 1 year; 12 mons; 360 days; 365 days; 0;"
@@ -92,35 +85,28 @@ VALUES = {
 }
 
 
-@pytest.fixture
-def server(
-    postgres_server: Callable[[int], PostgresServer],
-) -> Iterator[psycopg.Connection[Any]]:
-    conninfo = postgres_server(18).conninfo("postgres")
-    with psycopg.connect(conninfo, options=SESSION, autocommit=True) as found:
-        yield found
-
-
 @pytest.mark.parametrize("kind", VALUES)
 def test_values_are_one_key_where_postgresql_has_one(
-    server: psycopg.Connection[Any], kind: str
+    connection: psycopg.Connection[Any], kind: str
 ) -> None:
     """Each value is put beside the others, into a table with a primary key and one without."""
-    server.execute(f"create temporary table taken (at int, v {kind} primary key)")
-    server.execute(f"create temporary table given (at int, v {kind})")
+    connection.execute(f"create temporary table taken (at int, v {kind} primary key)")
+    connection.execute(f"create temporary table given (at int, v {kind})")
     first = []
     for at, value in enumerate(split(VALUES[kind])):
-        server.execute("insert into given values (%s, %s)", (at, value))
+        connection.execute("insert into given values (%s, %s)", (at, value))
         try:
-            server.execute("insert into taken values (%s, %s)", (at, value))
+            connection.execute("insert into taken values (%s, %s)", (at, value))
             first.append(at)
         except psycopg.errors.UniqueViolation:
-            (one,) = server.execute(
+            (one,) = connection.execute(
                 "select t.at from taken t, given g where g.at = %s and t.v = g.v", (at,)
             )
             first.append(one[0])
-    texts = server.execute("select format('%s', v) from given order by at").fetchall()
-    ((oid, typmod),) = server.execute(
+    texts = connection.execute(
+        "select format('%s', v) from given order by at"
+    ).fetchall()
+    ((oid, typmod),) = connection.execute(
         "select atttypid::int8, atttypmod from pg_attribute"
         " where attrelid = 'given'::regclass and attname = 'v'"
     ).fetchall()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import psycopg
@@ -13,9 +12,6 @@ from wal2lake.lake.port import FieldSpec
 from wal2lake.lake.staging.convert import SentColumn, convert_column, mapping_of
 from wal2lake.model import Oid
 from wal2lake.pgtypes import arrow_to_text, mapping_for, parse_type_name
-from wal2lake.testing.postgres import PostgresServer
-
-SESSION = "-c datestyle=ISO -c timezone=UTC -c extra_float_digits=3"
 
 TEXTS = (
     "",
@@ -131,15 +127,6 @@ DATES = frozenset(("22007", "22008", "22009", "22015", "22023", "0A000"))
 """Which of them a text that is no date deserves is a matter of its parser."""
 
 
-@pytest.fixture
-def server(
-    postgres_server: Callable[[int], PostgresServer],
-) -> Iterator[psycopg.Connection[Any]]:
-    conninfo = postgres_server(18).conninfo("postgres")
-    with psycopg.connect(conninfo, options=SESSION, autocommit=True) as found:
-        yield found
-
-
 def stored(target: str, text: str) -> tuple[str | None, str | None]:
     """The text that is shown afterwards, or the SQLSTATE."""
     oid, typmod = parse_type_name(target)
@@ -155,18 +142,18 @@ def stored(target: str, text: str) -> tuple[str | None, str | None]:
 
 @pytest.mark.parametrize("target", TYPES)
 def test_text_becomes_what_the_input_function_of_the_target_makes_of_it(
-    server: psycopg.Connection[Any], target: str
+    connection: psycopg.Connection[Any], target: str
 ) -> None:
     different = []
     for text in TEXTS:
         ours = stored(target, text)
-        (refused,) = server.execute(
+        (refused,) = connection.execute(
             "select sql_error_code from pg_input_error_info(%s, %s)", (text, target)
         ).fetchone() or (None,)
         if refused is not None:
             theirs: tuple[str | None, str | None] = (None, refused)
         else:
-            row = server.execute(
+            row = connection.execute(
                 "select format('%%s', x) from (select %s::text::"
                 + target
                 + " as x) as q",

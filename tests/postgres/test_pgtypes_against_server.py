@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import struct
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import psycopg
@@ -25,29 +24,14 @@ from wal2lake.pgtypes import (
     range_subtype,
     text_to_arrow,
 )
-from wal2lake.testing.postgres import PostgresServer
-
-SESSION = (
-    "-c datestyle=ISO -c intervalstyle=postgres -c extra_float_digits=3"
-    " -c timezone=UTC -c bytea_output=hex -c client_encoding=UTF8"
-)
-
-
-@pytest.fixture
-def server(
-    postgres_server: Callable[[int], PostgresServer],
-) -> Iterator[psycopg.Connection[Any]]:
-    # Temporary tables are all that these tests make: a session each will do.
-    conninfo = postgres_server(18).conninfo("postgres")
-    with psycopg.connect(conninfo, options=SESSION, autocommit=True) as found:
-        yield found
-
 
 # --- the registry -----------------------------------------------------------------------
 
 
-def test_the_registry_is_the_servers_pg_type(server: psycopg.Connection[Any]) -> None:
-    rows = server.execute("""
+def test_the_registry_is_the_servers_pg_type(
+    connection: psycopg.Connection[Any],
+) -> None:
+    rows = connection.execute("""
         select t.oid::int8, typname, typarray::int8, typelem::int8, typlen::int,
                typbyval, typcategory::text, typispreferred, typtype::text,
                typdelim::text, typalign::text, typstorage::text, typcollation::int8,
@@ -65,7 +49,7 @@ def test_the_registry_is_the_servers_pg_type(server: psycopg.Connection[Any]) ->
     for oid, row in theirs.items():
         assert ours[oid] == row
     pseudo = [oid for oid, known in BUILT_IN.items() if known.kind == "p"]
-    found = server.execute(
+    found = connection.execute(
         "select oid::int8, typname, typlen::int, typcategory::text, typarray::int8"
         " from pg_type where oid = any(%s)",
         [pseudo],
@@ -100,8 +84,8 @@ def _as_row(t: PgType) -> tuple[object, ...]:
     )
 
 
-def test_ranges_are_the_servers_pg_range(server: psycopg.Connection[Any]) -> None:
-    for range_, subtype, multirange in server.execute(
+def test_ranges_are_the_servers_pg_range(connection: psycopg.Connection[Any]) -> None:
+    for range_, subtype, multirange in connection.execute(
         "select rngtypid::int8, rngsubtype::int8, rngmultitypid::int8 from pg_range"
         " where rngtypid < 10000"
     ):
@@ -113,7 +97,7 @@ INTERVALS = [327679, 470286339, 2147418114, 268435457, 201392127, 402653184, 214
 
 
 def test_format_type_prints_every_type_and_modifier_as_the_server_does(
-    server: psycopg.Connection[Any],
+    connection: psycopg.Connection[Any],
 ) -> None:
     typmods = [None, -1, 0, 1, 3, 4, 5, 6, 24, 655366, 198658, 131081, 65537004]
     typmods += INTERVALS
@@ -127,7 +111,7 @@ def test_format_type_prints_every_type_and_modifier_as_the_server_does(
             or ("interval" in known.name and known.has_typmod and m in INTERVALS)
             or known.name.endswith(("numeric", "varchar", "bpchar"))
         ]
-        shown = server.execute(
+        shown = connection.execute(
             "select array_agg(format_type(%s::oid, m) order by n)"
             " from unnest(%s::int[]) with ordinality as t(m, n)",
             [oid, usable],
@@ -158,10 +142,10 @@ TimeStamp ( 2 ) With Time Zone; box[]; "char"[]; pg_catalog.bpchar; pg_catalog.b
     "spelling", [" ".join(s.split()) for s in SPELLINGS.split(";") if s.strip()]
 )
 def test_a_type_name_means_what_it_means_to_the_server(
-    server: psycopg.Connection[Any], spelling: str
+    connection: psycopg.Connection[Any], spelling: str
 ) -> None:
-    server.execute(f"create temp table t (c {spelling})".encode())
-    row = server.execute(
+    connection.execute(f"create temp table t (c {spelling})".encode())
+    row = connection.execute(
         "select atttypid::int8, atttypmod from pg_attribute"
         " where attrelid = 't'::regclass and attname = 'c'"
     ).fetchone()
@@ -191,10 +175,10 @@ def test_a_type_name_means_what_it_means_to_the_server(
     ],
 )
 def test_a_wrong_type_name_is_refused_in_the_servers_words(
-    server: psycopg.Connection[Any], spelling: str
+    connection: psycopg.Connection[Any], spelling: str
 ) -> None:
     with pytest.raises(psycopg.Error) as theirs:
-        server.execute(f"select null::{spelling}".encode())
+        connection.execute(f"select null::{spelling}".encode())
     with pytest.raises(Wal2LakeError) as ours:
         parse_type_name(spelling)
     assert ours.value.sqlstate == theirs.value.sqlstate
@@ -408,22 +392,24 @@ TEXT_ONLY: dict[str, list[str | None]] = {
 
 
 def _sent(
-    server: psycopg.Connection[Any], type_name: str, values: list[str | None]
+    connection: psycopg.Connection[Any], type_name: str, values: list[str | None]
 ) -> list[bytes | None]:
     """The column as COPY ... TO STDOUT sends it in text, unescaped."""
-    _column(server, type_name, values)
-    with server.cursor().copy("copy (select c from v order by n) to stdout") as copy:
+    _column(connection, type_name, values)
+    with connection.cursor().copy(
+        "copy (select c from v order by n) to stdout"
+    ) as copy:
         lines = b"".join(bytes(block) for block in copy).split(b"\n")[:-1]
     return [None if line == rb"\N" else _unescape(line) for line in lines]
 
 
 def _column(
-    server: psycopg.Connection[Any], type_name: str, values: list[str | None]
+    connection: psycopg.Connection[Any], type_name: str, values: list[str | None]
 ) -> None:
-    server.execute("drop table if exists v")
-    server.execute(f"create temp table v (n serial, c {type_name})".encode())
+    connection.execute("drop table if exists v")
+    connection.execute(f"create temp table v (n serial, c {type_name})".encode())
     for value in values:
-        server.execute(f"insert into v (c) values (%s::text::{type_name})", [value])
+        connection.execute(f"insert into v (c) values (%s::text::{type_name})", [value])
 
 
 _ESCAPES = {"b": b"\b", "f": b"\f", "n": b"\n", "r": b"\r", "t": b"\t", "v": b"\v"}
@@ -442,9 +428,9 @@ def _unescape(line: bytes) -> bytes:
     return bytes(out)
 
 
-def _sent_binary(server: psycopg.Connection[Any]) -> list[bytes | None]:
+def _sent_binary(connection: psycopg.Connection[Any]) -> list[bytes | None]:
     """The column as binary COPY sends it."""
-    with server.cursor().copy(
+    with connection.cursor().copy(
         "copy (select c from v order by n) to stdout (format binary)"
     ) as copy:
         data = b"".join(bytes(block) for block in copy)
@@ -459,10 +445,10 @@ def _sent_binary(server: psycopg.Connection[Any]) -> list[bytes | None]:
 
 @pytest.mark.parametrize("type_name", [*VALUES, *TEXT_ONLY])
 def test_text_comes_back_as_the_server_sent_it(
-    server: psycopg.Connection[Any], type_name: str
+    connection: psycopg.Connection[Any], type_name: str
 ) -> None:
     values = VALUES.get(type_name, []) + TEXT_ONLY.get(type_name, [])
-    sent = _sent(server, type_name, values)
+    sent = _sent(connection, type_name, values)
     oid, typmod = parse_type_name(type_name)
     found = text_to_arrow(pa.array(sent, pa.binary()), mapping_for(oid, typmod))
     assert found.failures == ()
@@ -471,12 +457,12 @@ def test_text_comes_back_as_the_server_sent_it(
 
 @pytest.mark.parametrize("type_name", VALUES)
 def test_binary_values_are_the_servers_bytes_both_ways(
-    server: psycopg.Connection[Any], type_name: str
+    connection: psycopg.Connection[Any], type_name: str
 ) -> None:
-    sent = _sent(server, type_name, VALUES[type_name])
+    sent = _sent(connection, type_name, VALUES[type_name])
     oid, typmod = parse_type_name(type_name)
     found = text_to_arrow(pa.array(sent, pa.binary()), mapping_for(oid, typmod))
-    theirs = _sent_binary(server)
+    theirs = _sent_binary(connection)
     assert arrow_to_binary(found.array, oid, typmod) == theirs
     # And bound parameters: the server's bytes read as the server's text.
     read = [
@@ -496,10 +482,10 @@ def test_binary_values_are_the_servers_bytes_both_ways(
     ],
 )
 def test_values_that_the_lake_cannot_hold_are_flagged_and_the_others_kept(
-    server: psycopg.Connection[Any], type_name: str, values: list[str]
+    connection: psycopg.Connection[Any], type_name: str, values: list[str]
 ) -> None:
     good = VALUES[type_name]
-    sent = _sent(server, type_name, [*good, *values, *good])
+    sent = _sent(connection, type_name, [*good, *values, *good])
     oid, typmod = parse_type_name(type_name)
     found = text_to_arrow(pa.array(sent, pa.binary()), mapping_for(oid, typmod))
     bad = [False] * len(good) + [True] * len(values) + [False] * len(good)
@@ -513,36 +499,40 @@ def test_values_that_the_lake_cannot_hold_are_flagged_and_the_others_kept(
 
 @pytest.mark.parametrize("type_name", ["date", "timestamp without time zone"])
 def test_dates_before_christ_and_infinite_ones_are_read_from_binary_parameters(
-    server: psycopg.Connection[Any], type_name: str
+    connection: psycopg.Connection[Any], type_name: str
 ) -> None:
     values: list[str | None] = ["infinity", "-infinity", "10000-01-01", "0044-03-15 BC"]
-    sent = _sent(server, type_name, values)
+    sent = _sent(connection, type_name, values)
     oid, _ = parse_type_name(type_name)
-    read = [binary_param_to_text(oid, b or b"").encode() for b in _sent_binary(server)]
+    read = [
+        binary_param_to_text(oid, b or b"").encode() for b in _sent_binary(connection)
+    ]
     assert read == sent
     kept = pa.array(sent[:2], pa.binary()).cast(pa.string())
-    assert arrow_to_binary(kept, oid) == _sent_binary(server)[:2]
+    assert arrow_to_binary(kept, oid) == _sent_binary(connection)[:2]
 
 
 @pytest.mark.parametrize("element", ["integer", "text", "date"])
 def test_arrays_of_several_dimensions_are_read_from_binary_parameters(
-    server: psycopg.Connection[Any], element: str
+    connection: psycopg.Connection[Any], element: str
 ) -> None:
     values = {
         "integer": ["{{1,2},{3,NULL}}", "[0:1]={1,2}", "[-1:0][2:3]={{1,2},{3,4}}"],
         "text": ['{{{a,"b c"}},{{NULL,"NULL"}}}', "[5:5]={x}"],
         "date": ["{{2024-01-01},{infinity}}"],
     }[element]
-    sent = _sent(server, f"{element}[]", list(values))
+    sent = _sent(connection, f"{element}[]", list(values))
     oid, _ = parse_type_name(f"{element}[]")
-    read = [binary_param_to_text(oid, b or b"").encode() for b in _sent_binary(server)]
+    read = [
+        binary_param_to_text(oid, b or b"").encode() for b in _sent_binary(connection)
+    ]
     assert read == sent
 
 
 @pytest.mark.parametrize("digits", [-15, -3, 0, 1, 3])
 @pytest.mark.parametrize("type_name", ["real", "double precision"])
 def test_random_floats_print_as_the_server_prints_them(
-    server: psycopg.Connection[Any], type_name: str, digits: int
+    connection: psycopg.Connection[Any], type_name: str, digits: int
 ) -> None:
     rng = random.Random(8)
     code, width = ("f", 4) if type_name == "real" else ("d", 8)
@@ -557,8 +547,8 @@ def test_random_floats_print_as_the_server_prints_them(
     arrow = pa.float32() if type_name == "real" else pa.float64()
     array = pa.array(numbers, pa.float64()).cast(arrow, safe=False)
     oid, _ = parse_type_name(type_name)
-    server.execute("set extra_float_digits = 3")
-    with server.cursor() as cursor:
+    connection.execute("set extra_float_digits = 3")
+    with connection.cursor() as cursor:
         cursor.execute("create temp table f (n serial, c " + type_name + ")")
         with cursor.copy("copy f (c) from stdin (format binary)") as copy:
             copy.set_types([type_name])
@@ -583,22 +573,24 @@ ZONES = [
 
 @pytest.mark.parametrize("zone", [*ZONES, "europe/paris", "Australia/Lord_Howe"])
 def test_timestamps_are_shown_and_read_in_any_time_zone(
-    server: psycopg.Connection[Any], zone: str
+    connection: psycopg.Connection[Any], zone: str
 ) -> None:
-    server.execute("drop table if exists v")
-    server.execute("""
+    connection.execute("drop table if exists v")
+    connection.execute("""
         create temp table v as select n, c from
           (select n, '1850-01-01 00:00:30.5+00'::timestamptz + n * interval '2 days 7 hours'
              as c from generate_series(1, 40000) n) s
           where n % 31 = 0 or c between '1937-06-01' and '1937-08-01'""")
     instants = [
         row[0]
-        for row in server.execute(
+        for row in connection.execute(
             "select (extract(epoch from c) * 1000000)::int8 from v order by n"
         )
     ]
-    server.execute("select set_config('timezone', %s, false)", [zone])
-    with server.cursor().copy("copy (select c from v order by n) to stdout") as copy:
+    connection.execute("select set_config('timezone', %s, false)", [zone])
+    with connection.cursor().copy(
+        "copy (select c from v order by n) to stdout"
+    ) as copy:
         sent = b"".join(bytes(block) for block in copy).split(b"\n")[:-1]
     array = pa.array(instants, pa.timestamp("us", "UTC"))
     assert arrow_to_text(array, 1184, timezone=zone) == sent
@@ -608,9 +600,9 @@ def test_timestamps_are_shown_and_read_in_any_time_zone(
 
 
 def test_years_outside_the_lakes_are_printed_as_the_server_prints_them(
-    server: psycopg.Connection[Any],
+    connection: psycopg.Connection[Any],
 ) -> None:
-    rows = server.execute("""
+    rows = connection.execute("""
         select (extract(epoch from c) * 1000000)::int8, c::text, c::date::text,
                c::date - '1970-01-01'::date
         from (select timestamptz '4713-01-01 00:00Z BC' + n * interval '333 days 5:00:01.25'
@@ -623,11 +615,11 @@ def test_years_outside_the_lakes_are_printed_as_the_server_prints_them(
 
 
 def test_bytea_output_escape_is_printed_and_read(
-    server: psycopg.Connection[Any],
+    connection: psycopg.Connection[Any],
 ) -> None:
     every = bytes(range(256))
-    server.execute("set bytea_output = escape")
-    row = server.execute("select %s::bytea::text", [every]).fetchone()
+    connection.execute("set bytea_output = escape")
+    row = connection.execute("select %s::bytea::text", [every]).fetchone()
     assert row is not None
     array = pa.array([every], pa.binary())
     assert arrow_to_text(array, 17, bytea_output="escape") == [row[0].encode()]
@@ -636,7 +628,7 @@ def test_bytea_output_escape_is_printed_and_read(
 
 
 def test_a_record_is_printed_and_sent_as_the_server_does(
-    server: psycopg.Connection[Any],
+    connection: psycopg.Connection[Any],
 ) -> None:
     sql = "select row(1, 'a b'::text, null::text, ''::text, 'x\"y\\z'::text, '('::text, true)"
     array = pa.array(
@@ -649,10 +641,10 @@ def test_a_record_is_printed_and_sent_as_the_server_does(
             ]
         ),
     )
-    row = server.execute(f"{sql}::text".encode()).fetchone()
+    row = connection.execute(f"{sql}::text".encode()).fetchone()
     assert row is not None
     assert arrow_to_text(array, 2249) == [row[0].encode()]
-    with server.cursor().copy(
+    with connection.cursor().copy(
         f"copy ({sql}) to stdout (format binary)".encode()
     ) as copy:
         data = b"".join(bytes(block) for block in copy)
@@ -686,7 +678,7 @@ def test_a_record_is_printed_and_sent_as_the_server_does(
     ],
 )
 def test_text_of_another_type_is_taken_or_refused_as_the_server_does(
-    server: psycopg.Connection[Any], type_name: str, texts: list[str]
+    connection: psycopg.Connection[Any], type_name: str, texts: list[str]
 ) -> None:
     oid, typmod = parse_type_name(type_name)
     for text in texts:
@@ -695,7 +687,7 @@ def test_text_of_another_type_is_taken_or_refused_as_the_server_does(
         )
         ours = arrow_to_text(found.array, oid, typmod, extra_float_digits=3)[0]
         try:
-            row = server.execute(f"select %s::{type_name}::text", [text]).fetchone()
+            row = connection.execute(f"select %s::{type_name}::text", [text]).fetchone()
         except psycopg.Error as error:
             assert found.bad is not None, text
             assert found.failures[0].sqlstate == error.sqlstate, text
