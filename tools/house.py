@@ -2,6 +2,8 @@
 
     docstrings   begin with a verb or a noun, never with Of, Those, Who, What, Its, As or See
     classes      a public class name is used once in the project
+    names        a variable, parameter or field says what it holds: none is called asked, at,
+                 found, given, known, one, said or told
     modules      have at most 700 lines
     rooms        have at most ten modules; a room that outgrows them gets folders
     README.md    has at most 120 lines
@@ -26,6 +28,10 @@ DOCUMENT_CHARACTERS = 100
 
 _OPENING = re.compile(r"(Of|Those|Who|Whose|Whom|Whoever|What|Whatever|Its|As|See)\b")
 
+_EMPTY_NAMES = frozenset(
+    {"asked", "at", "found", "given", "known", "one", "said", "told"}
+)
+
 
 def violations(root: Path) -> Iterator[str]:
     """Yield one line for each violation below ``root``: place, then the rule."""
@@ -48,12 +54,31 @@ def _modules(root: Path, source: Path) -> Iterator[str]:
             opening = _OPENING.match(str(node.value).strip())
             if opening is not None:
                 yield f"{place}:{node.lineno}: a docstring begins with {opening[1]!r}"
+        for line, name in sorted(_names(tree)):
+            if name in _EMPTY_NAMES:
+                yield f"{place}:{line}: the name {name!r} does not say what it holds"
         for statement in tree.body:
             if isinstance(statement, ast.ClassDef) and statement.name[0] != "_":
                 classes[statement.name].append(f"{place}:{statement.lineno}")
     for name, places in sorted(classes.items()):
         if len(places) > 1:
             yield f"{places[0]}: class {name} is also in {', '.join(places[1:])}"
+
+
+def _names(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Yield line and name of each variable, parameter and field."""
+    for node in ast.walk(tree):
+        match node:
+            case (
+                ast.Name(id=str(name), ctx=ast.Store())
+                | ast.arg(arg=str(name))
+                | ast.alias(asname=str(name))
+                | ast.ExceptHandler(name=str(name))
+                | ast.MatchAs(name=str(name))
+                | ast.MatchStar(name=str(name))
+                | ast.MatchMapping(rest=str(name))
+            ):
+                yield node.lineno, name
 
 
 def _docstrings(tree: ast.Module) -> Iterator[ast.Constant]:

@@ -63,6 +63,48 @@ def test_words_that_only_begin_alike_are_free(project: Path, opening: str) -> No
     assert list(violations(project)) == []
 
 
+@pytest.mark.parametrize(
+    "code",
+    [
+        "found = 3",
+        "found: int",
+        "left, found = 3, 4",
+        "def seek(found): pass",
+        "def seek(*, found=3): pass",
+        "def seek(**found): pass",
+        "lambda found: 3",
+        "for found in (): pass",
+        "[3 for found in ()]",
+        "if (found := 3): pass",
+        "with open('f') as found: pass",
+        "import ast as found",
+        "try: pass\nexcept OSError as found: pass",
+        "match 3:\n    case found: pass",
+        "match 3:\n    case [*found]: pass",
+        "match 3:\n    case {**found}: pass",
+        "class Cursors:\n    found: int",
+    ],
+)
+def test_a_name_that_says_nothing_is_found(project: Path, code: str) -> None:
+    (project / "src" / "room" / "tokens.py").write_text(f'"""Tokens."""\n\n{code}\n')
+    (line,) = violations(project)
+    assert line.startswith("src/room/tokens.py:")
+    assert line.endswith(": the name 'found' does not say what it holds")
+
+
+def test_names_that_say_nothing_are_found_in_order_and_others_are_free(
+    project: Path,
+) -> None:
+    (project / "src" / "room" / "tokens.py").write_text(
+        '"""Tokens."""\n\n\ndef known(told, other):\n    for one in told:\n'
+        "        self.found = one.at\n        said = asked(given=found)\n"
+    )
+    assert list(violations(project)) == [
+        f"src/room/tokens.py:{line}: the name '{name}' does not say what it holds"
+        for line, name in ((4, "told"), (5, "one"), (7, "said"))
+    ]
+
+
 def test_a_class_name_that_repeats_is_found_and_a_private_one_is_not(
     project: Path,
 ) -> None:
