@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from wal2lake.receive.threads.catchup import LONGEST_SECONDS, CatchUp
+from wal2lake.model import Lsn
+from wal2lake.receive.threads.catchup import LONGEST_SECONDS, Arrival, CatchUp
 
 _USUAL = 0.25
 _SECOND = 1_000_000
@@ -64,6 +65,53 @@ def test_a_silent_stream_has_nothing_to_wait_for() -> None:
     assert not catch_up.is_due(0.2, _USUAL)
     catch_up.look((0, 4 * _SECOND), 10.4, came=False)
     assert catch_up.is_due(0.2, _USUAL)
+
+
+def test_what_lies_below_the_publishers_position_had_been_waiting() -> None:
+    catch_up = CatchUp(10.0)
+    catch_up.look((0, _SECOND // 10), 10.2, came=True, behind=True)
+    assert catch_up.is_on
+    # Few commits come before the rows of a large transaction, and none while it is read.
+    catch_up.look((0, _SECOND // 5), 10.8, came=True, behind=True)
+    catch_up.look((0, _SECOND // 5), 11.4, came=False, behind=True)
+    assert catch_up.is_on and not catch_up.is_due(1.0, _USUAL)
+    catch_up.look((0, _SECOND // 5), 11.9, came=False, behind=True)
+    assert catch_up.is_due(1.0, _USUAL)
+
+
+def test_the_rate_counts_from_the_publishers_position_on() -> None:
+    catch_up = CatchUp(10.0)
+    catch_up.look((0, _SECOND), 10.2, came=True, behind=True)
+    catch_up.look((0, 2 * _SECOND), 11.2, came=True, behind=True)
+    catch_up.look((0, 2 * _SECOND + _SECOND // 5), 11.3, came=True)
+    assert catch_up.is_on
+    catch_up.look((0, 2 * _SECOND + _SECOND // 2), 11.8, came=True)
+    assert not catch_up.is_on
+
+
+def test_with_nothing_received_there_is_nothing_to_wait_for() -> None:
+    catch_up = CatchUp(10.0)
+    catch_up.look(None, 10.2, came=False, behind=True)
+    assert not catch_up.is_on
+
+
+@pytest.mark.parametrize(
+    ("received", "alive", "is_behind", "is_whole"),
+    [
+        (0, 0, True, False),
+        (90, 0, True, False),
+        # A reply to a status, or the publisher's sign of life while it reads.
+        (90, 95, True, False),
+        (90, 100, False, True),
+        (120, 0, False, False),
+        (120, 121, False, True),
+    ],
+)
+def test_a_keepalive_says_that_everything_has_come_from_the_publishers_position_on(
+    received: int, alive: int, is_behind: bool, is_whole: bool
+) -> None:
+    arrival = Arrival(Lsn(100), Lsn(received), Lsn(alive))
+    assert (arrival.is_behind, arrival.is_whole) == (is_behind, is_whole)
 
 
 def test_a_stream_that_is_as_fast_as_its_commits_has_caught_up() -> None:

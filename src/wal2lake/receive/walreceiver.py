@@ -40,7 +40,7 @@ from wal2lake.catalog import Catalog, ProgressFile, Subscription
 from wal2lake.changelog import ChangeLog
 from wal2lake.changelog.confirmed import ConfirmedFile
 from wal2lake.errors import FeatureNotSupportedError, PublisherError
-from wal2lake.model import Lsn
+from wal2lake.model import INVALID_LSN, Lsn
 from wal2lake.observe import failpoint, get_logger
 from wal2lake.observe.telemetry import Telemetry
 from wal2lake.pg import (
@@ -265,6 +265,7 @@ class WalReceiver:
             binary=binary,
         )
         stream = CopyBothStream(session, options.command)
+        self._sealer.arrival.position = findings.identity.position
         confirmed = source.accepted()
         self._log.connected(
             start, streaming=options.streaming, two_phase=options.may_prepare
@@ -419,11 +420,13 @@ class WalReceiver:
         if taken.gulp is not None and taken.newest is not None:
             self._open = taken.gulp.open_at_end
             feedback.data_arrived(taken.newest.end_lsn)
-            self._sealer.received = taken.newest.end_lsn
+            self._sealer.arrival.received = taken.newest.end_lsn
             self._writer.put(taken.gulp)
             self._progress.set(last_msg_send_time=max(0, taken.newest.send_time))
         # The publisher sends a keepalive when it has sent everything.
-        self._sealer.has_all = bool(taken.keepalives)
+        self._sealer.arrival.alive = (
+            taken.keepalives[-1].end_lsn if taken.keepalives else INVALID_LSN
+        )
         self._progress.set(received=feedback.received, last_msg_receipt_time=stamp)
         return any(alive.reply_requested for alive in taken.keepalives)
 

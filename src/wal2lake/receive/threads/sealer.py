@@ -23,9 +23,9 @@ from wal2lake.changelog import (
     log_size,
 )
 from wal2lake.errors import StorageError, UnusableLogError
-from wal2lake.model import INVALID_LSN, Lsn
+from wal2lake.model import Lsn
 from wal2lake.observe import RepeatedErrors, get_logger
-from wal2lake.receive.threads.catchup import LOOK_SECONDS, CatchUp
+from wal2lake.receive.threads.catchup import LOOK_SECONDS, Arrival, CatchUp
 from wal2lake.receive.threads.logwriter import STORAGE_RETRY_SECONDS
 from wal2lake.receive.threads.pace import Pace
 from wal2lake.receive.threads.pauses import Pauses
@@ -72,10 +72,8 @@ class Sealer:
         """State of the log's size at the last check."""
         self._events = get_logger()
         self._repeated = RepeatedErrors()
-        self.received = INVALID_LSN
-        """End of the last change that has come. Set by the reader, like the next one."""
-        self.has_all = False
-        """Whether a keepalive came after it: the publisher has sent everything."""
+        self.arrival = Arrival()
+        """Positions of the stream. Set by the reader."""
 
     def work(self) -> None:
         """Run the thread. Raises errors that must end the run."""
@@ -91,9 +89,14 @@ class Sealer:
                 now = time.monotonic()
                 pace.adapt(self._applied(), now)
                 # The journal's thread may still have changes that have come.
-                is_level = self._log.complete >= self.received
-                catch_up.look(self._log.commit_times, now, came=came or not is_level)
-                if is_level and self.has_all:
+                is_level = self._log.complete >= self.arrival.received
+                catch_up.look(
+                    self._log.commit_times,
+                    now,
+                    came=came or not is_level,
+                    behind=self.arrival.is_behind,
+                )
+                if is_level and self.arrival.is_whole:
                     catch_up.end()
                 if catch_up.is_due(now - last_seal, pace.seconds):
                     if self._log.seal() is None:
