@@ -56,6 +56,7 @@ from wal2lake.receive.gulps import Gulp, divide
 from wal2lake.receive.measures import ReceiverMeasures
 from wal2lake.receive.negotiation import negotiate
 from wal2lake.receive.remotetypes import RemoteTypesKeeper
+from wal2lake.receive.source.heldsession import HeldSession
 from wal2lake.receive.source.publicationwatch import PublicationKeeper
 from wal2lake.receive.source.schemas import SchemaKeeper
 from wal2lake.receive.source.source import SourceCheck
@@ -133,10 +134,11 @@ class WalReceiver:
         )
         self._pauses = Pauses(catalog, subscription.oid, self._measures.failed)
         self._labels = LabelWatch(catalog, subscription, self._session, self._stop)
+        self._looks = HeldSession(self._session)
         self._schemas = SchemaKeeper(
-            catalog, subscription, self._session, self._labels.check
+            catalog, subscription, self._looks, self._labels.check
         )
-        self._publications = PublicationKeeper(catalog, subscription, self._session)
+        self._publications = PublicationKeeper(catalog, subscription, self._looks)
         self._writer = LogWriter(
             log,
             self._pauses,
@@ -152,8 +154,9 @@ class WalReceiver:
 
     def _note(self, gulp: Gulp) -> None:
         """Record in the catalog everything that must be there before the gulp is logged."""
-        self._publications.record(gulp)
-        self._schemas.record(gulp)
+        with self._looks.held():
+            self._publications.record(gulp)
+            self._schemas.record(gulp)
 
     # ---- the run -----------------------------------------------------------------
 

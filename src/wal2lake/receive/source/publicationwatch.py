@@ -20,7 +20,7 @@ Sources: rel_sync_cache_publication_cb() in pgoutput.c; InvalidatePublicationRel
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from typing import Final
 
 import numpy as np
@@ -47,9 +47,9 @@ class PublicationKeeper:
         self,
         catalog: Catalog,
         subscription: Subscription,
-        session: Callable[[], Session],
+        session: Callable[[], AbstractContextManager[Session]],
     ) -> None:
-        """``session`` opens a session to the publisher."""
+        """``session`` gives a session to the publisher for one look."""
         self._catalog = catalog
         self._subscription = subscription
         self._session = session

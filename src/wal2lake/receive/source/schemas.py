@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from typing import Final
 
 import numpy as np
@@ -70,11 +71,11 @@ class SchemaKeeper:
         self,
         catalog: Catalog,
         subscription: Subscription,
-        session: Callable[[], Session],
+        session: Callable[[], AbstractContextManager[Session]],
         look_at_labels: Callable[[], None] = lambda: None,
     ) -> None:
-        """``session`` opens a session to the publisher. ``look_at_labels`` is called before columns
-        are recorded whose types are not built in."""
+        """``session`` gives a session to the publisher for one look. ``look_at_labels`` is called
+        before columns are recorded whose types are not built in."""
         self._catalog = catalog
         self._subscription = subscription
         self._session = session
