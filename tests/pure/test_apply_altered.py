@@ -38,6 +38,9 @@ class Schemas:
     def relabelled(self, rels: Sequence[SubscriptionRel]) -> DueAlteration | None:
         return None
 
+    def agree(self, *_: object) -> None:
+        pass
+
     def translated(self, manifests: Sequence[Any]) -> Sequence[Any]:
         return manifests
 

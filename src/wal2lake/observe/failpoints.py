@@ -54,6 +54,7 @@ NAMES: Final = frozenset(
         "lake.committed",
         "lake.commit_synced",
         # apply: a batch
+        "schemas.agreed",
         "apply.staged",
         "apply.history_waits",
         "apply.table_committed",

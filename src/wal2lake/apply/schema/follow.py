@@ -6,7 +6,8 @@ their entries in wal2lake.schema_history. A transaction may send rows before it 
 Such rows are translated to the altered table: renamed, without dropped columns, and with the
 server's missing value in new columns.
 
-    batch ─▶ due: a transaction with other columns ─▶ the batch ends below it
+    batch ─▶ agree: schemas that change nothing here
+          ─▶ due: a transaction with other columns ─▶ the batch ends below it
                                                        next step: adopt, then the rest
 
 A table is altered when it has everything that commits below the transaction. ALTER TABLE excludes
@@ -62,7 +63,7 @@ from wal2lake.model import (
     RemoteSchema,
     SentSchema,
 )
-from wal2lake.observe import get_logger
+from wal2lake.observe import failpoint, get_logger
 from wal2lake.pg.quoting import quote_literal
 
 
@@ -208,6 +209,43 @@ class SchemaFollower:
                     first = DueAlteration(rel, sent, sent.commit_lsn)
                     break
         return first
+
+    def agree(
+        self, subscription: Subscription, rels: Sequence[SubscriptionRel], end: Lsn
+    ) -> None:
+        """Adopt each table's next schemas below ``end`` that change nothing here: of the first
+        Relation message behind a copy, of one behind a TRUNCATE. The catalog records them in one
+        transaction. Called under the commit lock, for members of the subscription.
+
+        The table need not have everything below such a schema: rows on both sides of it have the
+        same columns. The schema before the last alteration is kept, because rows of the
+        transaction that altered the table may not have been applied yet."""
+        agreed: dict[Oid, FollowedSchema] = {}
+        for rel in rels:
+            while (followed := self._unchanged(subscription, rel, end)) is not None:
+                agreed[rel.relid] = self._followed[rel.relid] = followed
+        if agreed:
+            self._catalog.agreed(self._subid, agreed)
+            failpoint("schemas.agreed")
+
+    def _unchanged(
+        self, subscription: Subscription, rel: SubscriptionRel, end: Lsn
+    ) -> FollowedSchema | None:
+        """Return what the table agrees with after its next schema below ``end``, if that changes
+        nothing here."""
+        followed = self._followed.get(rel.relid)
+        if followed is None or followed.making is not None or followed.required:
+            return None
+        due = self.due([rel], end)
+        if due is None or due.sent is None or subscription.keeps_deleted:
+            return None
+        sent = due.sent
+        if followed.schema.relid != sent.relation.relid:
+            return None
+        steps = difference(followed.schema, sent)
+        if steps.steps or steps.partitions or steps.unknown is not None:
+            return None
+        return replace(followed, schema=steps.after, begins=Lsn(sent.commit_lsn + 1))
 
     def is_free(self, due: DueAlteration) -> bool:
         """Whether the alteration can be carried out within a batch, under the commit lock: it need

@@ -238,6 +238,8 @@ class BatchApplier:
         """Return the first alteration of each table within ``bounds``, and the new bounds, which
         end below the first alteration that cannot be carried out within the batch."""
         due: dict[Oid, DueAlteration] = {}
+        rels = [table.rel for table in self._tables]
+        self._schemas.agree(work.subscription, rels, bounds.reached)
         for table in self._tables:
             alteration = self._schemas.due([table.rel], bounds.reached)
             if alteration is not None:
@@ -417,7 +419,9 @@ class BatchApplier:
         if not self._tables.altered(relid):
             raise _DividedAnewError
         work.altered.add(relid)
-        following = self._schemas.due([self._tables[relid].rel], bounds.reached)
+        rel = self._tables[relid].rel
+        self._schemas.agree(work.subscription, [rel], bounds.reached)
+        following = self._schemas.due([rel], bounds.reached)
         if following is None:
             due.pop(relid)
         elif not self._is_free(relid, following):

@@ -178,6 +178,15 @@ class Schemas(CatalogPart):
             if recopy:
                 copy_anew(transaction, subid, relid)
 
+    def agreed(self, subid: Oid, agreed: Mapping[Oid, FollowedSchema]) -> None:
+        """Record schemas, by local OID, that change nothing in their tables. Later ones are to be
+        followed from their ``begins`` on."""
+        with self._database.transaction() as transaction:
+            for relid, followed in agreed.items():
+                schemas.set_followed(transaction, subid, relid, followed)
+                last = Lsn(followed.begins - 1)
+                schemas.gone_by(transaction, subid, followed.schema.relid, last)
+
     def schema_history(self) -> list[NotedSchemaChange]:
         """Return the followed changes, in order."""
         with self._database.reading() as connection:
