@@ -52,6 +52,13 @@ _VIEWS: Final[Mapping[str, str]] = {
     "subscription_options": "Options of a subscription that PostgreSQL does not have.",
     "conflicts": "Conflicts between replicated changes and the rows here, and how each was"
     " resolved.",
+    "verification": "What [VERIFY](statements.md) has found in each table: the LSN and time at"
+    " which the table was last equal to its source, the last comparison, and repaired rows. Nulls:"
+    " the table has not been compared since its copy.",
+    "differences": "Rows that differ from the source, as the last comparison of their table has"
+    " found them: a row for each differing column of a changed row. Later comparisons remove those"
+    " that are gone. Values of more than 1,000 characters are shown by their beginning and their"
+    " MD5 digest.",
     "schema_history": "Changes of the source's tables, and whether each was followed or why not.",
     "problems": "What is wrong with the node and its subscriptions, the worst first: since when,"
     " whom it concerns, and the SQL that repairs it ([Problems](problems.md)).",

@@ -16,6 +16,7 @@ from wal2lake.catalog import (
     Comment,
     Namespace,
     NotedConflict,
+    NotedDifference,
     NotedSchemaChange,
     OwnedSequence,
     PreparedCommit,
@@ -32,6 +33,7 @@ from wal2lake.catalog import (
     SubscriptionStats,
     SyncSnapshot,
     TableDef,
+    Verification,
 )
 from wal2lake.changelog import Inventory, PreparedTransaction
 from wal2lake.health import Problem
@@ -253,6 +255,12 @@ class FakeSource:
 
     def coercions(self) -> list[CoercionTotal]:
         return self.coercion_list
+
+    def verifications(self) -> list[Verification]:
+        return []
+
+    def differences(self) -> list[NotedDifference]:
+        return []
 
     def errors(self) -> list[SubscriptionError]:
         return self.error_list

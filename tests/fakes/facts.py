@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
+from wal2lake.catalog import Verification
 from wal2lake.health import (
     CopyFacts,
     DiskFacts,
@@ -46,8 +47,22 @@ ORDERS = TableFacts(
     rows={"inserted": 100, "updated": 20, "deleted": 3},
     batches={"append": 4, "upsert": 1},
     rows_copied=90,
+    verification=Verification(
+        Oid(1),
+        Oid(2),
+        Lsn(3800),
+        "2026-01-02T03:00:00+00:00",
+        blocks=1,
+        rows=90,
+        differing_rows=0,
+        verified_lsn=Lsn(3800),
+        verified_at="2026-01-02T03:00:00+00:00",
+        different_lsn=None,
+        different_at=None,
+        repaired_rows=2,
+    ),
 )
-"""It follows the source."""
+"""It follows the source, and VERIFY has found it equal."""
 
 COPYING = TableFacts(
     Oid(3),

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from hashlib import md5
 
 import pytest
 from tests.conftest import Database
@@ -33,6 +34,8 @@ insert into pf.filtered select i, 'h', 'v' from generate_series(1, 100) i;
 create publication pf for table pf.t, pf.named, pf.keyless,
   pf.filtered (id, v) where (id > 50);
 """
+
+VALUE = "select v from pf.t where id = 20000"
 
 
 def results(
@@ -83,7 +86,7 @@ def test_tables_are_proved_and_differences_are_named(
     assert run_cli("verify", "-D", str(node.directory)).returncode == 0
 
     # Local writes are differences: a changed value, a lost row, an additional row.
-    node.sql("update pf.t set f = -f, v = '' where id = 20000")
+    node.sql(f"update pf.t set f = -f, v = '{'x' * 2000}' where id = 20000")
     node.sql("delete from pf.t where id = 30000")
     node.sql("insert into pf.keyless values ('x')")
     found = results(node)
@@ -94,6 +97,25 @@ def test_tables_are_proved_and_differences_are_named(
     assert found["pf.keyless"][0] == "different"
     assert "extra (v=x)" in found["pf.keyless"][3]
     assert found["pf.named"][0] == "equal"
+    shown = "x" * 200 + f"... (md5 {md5(b'x' * 2000).hexdigest()})"
+    assert node.sql(
+        "select kind, key, columnname, source_value, local_value"
+        " from wal2lake.differences where tablename = 't' order by key, columnname"
+    ) == [
+        ("changed", "(id)=(20000)", "f", "2857.1428571428573", "-2857.1428571428573"),
+        ("changed", "(id)=(20000)", "v", pg18.psql(VALUE).strip() or None, shown),
+        ("missing", "(id)=(30000)", None, None, None),
+    ]
+    assert node.sql(
+        "select tablename, differing_rows, verified_through < compared_lsn,"
+        " last_difference_lsn = compared_lsn"
+        " from wal2lake.verification order by tablename"
+    ) == [
+        ("filtered", "0", "f", None),
+        ("keyless", "1", "t", "t"),
+        ("named", "0", "f", None),
+        ("t", "2", "t", "t"),
+    ]
     ended = run_cli("verify", "-D", str(node.directory), "--table", "pf.t")
     assert ended.returncode == 1, ended.stderr
     assert "changed (id=20000): v, f" in ended.stdout

@@ -15,6 +15,7 @@ from tests.fakes.commands import GONE, KEPT, World, rel, remote, table
 
 from wal2lake.catalog import Catalog, Role, SnapshotVector, Subscription
 from wal2lake.commands.maintenance import verifying
+from wal2lake.commands.maintenance.comparedsource import ComparedSource
 from wal2lake.errors import PublisherError, StorageError, UsageError, Wal2LakeError
 from wal2lake.local.node import Caller
 from wal2lake.model import Lsn, Oid
@@ -47,7 +48,7 @@ class Sources:
         self.check: Callable[[], None] = lambda: None
         monkeypatch.setattr(verifying, "state_at_snapshot", self.state)
         monkeypatch.setattr(verifying, "check_hashes", self.check_hashes)
-        monkeypatch.setattr(verifying, "locked_table", self.locked)
+        monkeypatch.setattr(ComparedSource, "locked", self.locked)
         monkeypatch.setattr(verifying, "Publisher", lambda _: self)
         monkeypatch.setattr(verifying._Verification, "_compare", self.compared)
 

@@ -79,6 +79,12 @@ from wal2lake.catalog.overview import (
     TableName,
 )
 from wal2lake.catalog.published.snapshot_vectors import TableVersion
+from wal2lake.catalog.published.verifications import (
+    ComparedTable,
+    FoundDifference,
+    NotedDifference,
+    Verification,
+)
 from wal2lake.catalog.records import (
     ENUM_LABELS,
     LABELS_LEFT,
@@ -165,11 +171,13 @@ __all__ = [
     "ColumnDef",
     "ColumnPlan",
     "Comment",
+    "ComparedTable",
     "CopyRange",
     "DropCheck",
     "DropColumn",
     "EntryState",
     "FollowedSchema",
+    "FoundDifference",
     "HistoricDefinitions",
     "HistoryFeed",
     "KnownSlot",
@@ -178,6 +186,7 @@ __all__ = [
     "Namespace",
     "NewSource",
     "NotedConflict",
+    "NotedDifference",
     "NotedSchemaChange",
     "Overview",
     "OwnedSequence",
@@ -223,6 +232,7 @@ __all__ = [
     "TableVersion",
     "TargetRights",
     "UncommittedCatalog",
+    "Verification",
     "WorkerKind",
     "is_history",
     "local_writer",

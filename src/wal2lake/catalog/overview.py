@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Final, Generic, TypeVar
 
 from wal2lake.catalog import schema
-from wal2lake.catalog.published import snapshot_vectors
+from wal2lake.catalog.published import snapshot_vectors, verifications
+from wal2lake.catalog.published.verifications import Verification
 from wal2lake.catalog.records import (
     SnapshotVector,
     Subscription,
@@ -90,6 +91,8 @@ class Overview:
     """Listed conflicts by subscription and table."""
     coercions: Mapping[tuple[Oid, Oid], int]
     """Values changed by policies, by subscription and table."""
+    verifications: Mapping[tuple[Oid, Oid], Verification]
+    """Results of VERIFY, by subscription and table."""
     ranges: Mapping[tuple[Oid, Oid], int]
     """Finished ranges of running copies, by subscription and table."""
     local_commits: int
@@ -203,6 +206,10 @@ class CatalogReader:
                 connection,
                 "select subid, relid, sum(count) from coercion group by subid, relid",
             ),
+            verifications={
+                (verification.subid, verification.relid): verification
+                for verification in verifications.verifications(connection)
+            },
             ranges=_counts(
                 connection,
                 "select subid, relid, count(*) from copy_range group by subid, relid",

@@ -16,7 +16,7 @@ from typing import Final
 from wal2lake.catalog.access import predefined
 from wal2lake.model import Oid
 
-VERSION: Final = 31
+VERSION: Final = 32
 
 FIRST_OID: Final = 16384
 """PostgreSQL's FirstNormalObjectId. Lower OIDs belong to built-in objects."""
@@ -350,6 +350,27 @@ create table history_pending (
 """
 """``history``: OID of the history table."""
 
+_VERIFICATIONS_32: Final = """
+create table verification (
+    subid integer not null, relid integer not null, epoch integer not null,
+    compared_lsn integer not null, compared_at text not null,
+    blocks integer not null, row_count integer not null, differing_rows integer not null,
+    verified_lsn integer, verified_at text,
+    different_lsn integer, different_at text,
+    repaired_rows integer not null default 0,
+    primary key (subid, relid),
+    foreign key (subid, relid) references subscription_rel(subid, relid)
+        on delete cascade) without rowid;
+create table difference (
+    number integer primary key, subid integer not null, relid integer not null,
+    kind text not null, key text not null, columns text not null,
+    lsn integer not null, since text not null,
+    foreign key (subid, relid) references subscription_rel(subid, relid)
+        on delete cascade);
+create index difference_of on difference (subid, relid);
+"""
+"""Results of VERIFY. ``epoch``: that of the copy that was compared."""
+
 LATER: Final = (
     _ROLES_4 + predefined.INSERTS,
     _PLANS_5,
@@ -379,6 +400,7 @@ LATER: Final = (
     _XIDS_29,
     _SEEN_30,
     _HISTORIES_31,
+    _VERIFICATIONS_32,
 )
 """Statements of the versions after 3, in order. A new column of a table whose rows are in
 definition_history (``definitions.historic``) is added there, too, with json_set()."""
@@ -455,6 +477,7 @@ alter table relation add column partition_of integer;
     29: LATER[25],
     30: LATER[26],
     31: LATER[27],
+    32: LATER[28],
 }
 """For each version, the statements that upgrade the previous version (without semicolons inside).
 

@@ -21,6 +21,7 @@ from wal2lake.catalog import (
     Comment,
     Namespace,
     NotedConflict,
+    NotedDifference,
     NotedSchemaChange,
     OwnedSequence,
     PreparedCommit,
@@ -38,6 +39,7 @@ from wal2lake.catalog import (
     SubscriptionStats,
     SyncSnapshot,
     TableDef,
+    Verification,
     read_registered,
 )
 from wal2lake.catalog.mapped.progress import progress_path
@@ -229,6 +231,14 @@ class ViewSource:
     def coercions(self) -> Sequence[CoercionTotal]:
         """From the catalog."""
         return self._catalog.coercions()
+
+    def verifications(self) -> Sequence[Verification]:
+        """From the catalog."""
+        return self._catalog.verifications()
+
+    def differences(self) -> Sequence[NotedDifference]:
+        """From the catalog."""
+        return self._catalog.differences()
 
     def errors(self) -> Sequence[SubscriptionError]:
         """From the catalog."""

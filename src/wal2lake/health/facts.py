@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
-from wal2lake.catalog import NOTHING_REGISTERED, RegisteredTables
+from wal2lake.catalog import NOTHING_REGISTERED, RegisteredTables, Verification
 from wal2lake.model import INVALID_LSN, Lsn, Oid, SyncState
 
 
@@ -94,6 +94,8 @@ class TableFacts:
     """Commits since the engine's start, by method."""
     conflicts: int = 0
     coercions: int = 0
+    verification: Verification | None = None
+    """Result of the last VERIFY; None: the table has not been compared."""
     copy: CopyFacts | None = None
     sqlstate: str | None = None
     """SQLSTATE of ``error``."""

@@ -36,8 +36,9 @@ MOST_ROWS: Final = 200_000
 answer and as keys of a dictionary. With more differences, whole parts of the table differ, and a
 list of rows helps nobody."""
 
-MOST_NAMED: Final = 20
-"""Rows that are named, with their key and columns."""
+MOST_NAMED: Final = 10_000
+"""Rows that are named, with their key and columns: some 10 MB of text. More can be named when these
+have been repaired."""
 
 
 class DifferenceKind(Enum):
@@ -60,6 +61,8 @@ class RowDifference:
     """Names and values, as text, of the key's columns; without a key, of all columns."""
     columns: tuple[str, ...] = ()
     """Columns with different values, if the row is changed."""
+    values: tuple[tuple[str | None, str | None], ...] = ()
+    """Value at the source and value of the copy, as text, of each of ``columns``."""
 
     def __str__(self) -> str:
         """Return the difference in one line, whatever names and values contain."""
@@ -242,11 +245,16 @@ def _named(
             continue
         texts = rows[0].texts
         shown = tuple((columns[i], texts[i]) for i in key or range(len(columns)))
-        differing: tuple[str, ...] = ()
+        differing: list[tuple[str, str | None, str | None]] = []
         if each.kind is DifferenceKind.CHANGED and here:
             pairs = zip(columns, texts, here[0].texts, strict=True)
-            differing = tuple(name for name, a, b in pairs if a != b)
-        yield RowDifference(each.kind, shown, differing)
+            differing = [(name, a, b) for name, a, b in pairs if a != b]
+        yield RowDifference(
+            each.kind,
+            shown,
+            tuple(name for name, _, _ in differing),
+            tuple((a, b) for _, a, b in differing),
+        )
 
 
 def _by_key(rows: Sequence[RowValues]) -> defaultdict[int, list[RowValues]]:

@@ -32,7 +32,7 @@ from wal2lake.verify.division import (
 )
 from wal2lake.verify.forms import ColumnForm, NotComparable, ValueForm
 from wal2lake.verify.rowhashes import Hashes, RowHashes, hash_rows, united
-from wal2lake.verify.statements import PROBE, TableStatements
+from wal2lake.verify.statements import PROBE, TableStatements, shortened
 
 Progress = Callable[[int], None]
 """Is told the number of rows that have been read since; raises if the comparison shall end."""
@@ -204,8 +204,10 @@ class LakeSide:
             rows, keys = rows[firsts], np.setdiff1d(keys, here)
             taken = pa.array(rows)
             texts = [
-                _texts(column.take(taken), form)
-                for column, form in zip(columns, self.forms, strict=True)
+                _texts(column.take(taken), form, whole=n in self.key)
+                for n, (column, form) in enumerate(
+                    zip(columns, self.forms, strict=True)
+                )
             ]
             chosen = hashes.chosen(rows)
             row_values += [
@@ -224,10 +226,16 @@ class LakeSide:
                     yield batch.columns
 
 
-def _texts(column: pa.Array, form: ColumnForm) -> list[str | None]:
+def _texts(column: pa.Array, form: ColumnForm, *, whole: bool) -> list[str | None]:
     typmod = -1 if form.digits is not None else form.typmod
     oid = form.type_oid if form.value.width is None else form.value.oid
     if form.value is ValueForm.FLOAT:
         column = column.cast(pa.float64())
     texts = arrow_to_text(column, oid, typmod)
-    return [None if text is None else text.decode("utf-8", "replace") for text in texts]
+    shown: list[str | None] = []
+    for encoded in texts:
+        text = None if encoded is None else encoded.decode("utf-8", "replace")
+        if text is not None and encoded is not None and not whole:
+            text = shortened(text, encoded)
+        shown.append(text)
+    return shown

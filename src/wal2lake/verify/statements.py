@@ -13,6 +13,7 @@ OFFSET 0 keeps the planner from evaluating the image once for each use.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -28,6 +29,11 @@ PROBE: Final = (
     f" {FIRST_SEED})"
 )
 """The hash of a known row, by which a server that hashes differently is found out."""
+
+LONG_CHARACTERS: Final = 1_000
+"""Length from which a value is shown by its beginning and a digest. Keys are shown whole."""
+
+_SHOWN_CHARACTERS: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,15 +63,13 @@ class TableStatements:
 
     def values(self, keys: Iterable[int]) -> str:
         """Ask for the key hash, the first hash, and each column's text, of one row for each of
-        these key hashes (signed)."""
+        these key hashes (signed). A long text is shortened (``shortened``)."""
         keys = tuple(keys)
         columns = ", ".join(self._expressions)
         names = ", ".join(f"c{n}" for n in range(len(self.columns)))
         named = f"{names}, image" + (", key_image" if self.key else "")
         texts = ", ".join(
-            f"CASE WHEN v.c{n} IS NOT DISTINCT FROM NULL THEN NULL"
-            f" ELSE pg_catalog.concat(v.c{n}) END"
-            for n in range(len(self.columns))
+            _text(f"v.c{n}", whole=n in self.key) for n in range(len(self.columns))
         )
         return (
             f"SELECT DISTINCT ON (v.key_hash) v.key_hash, v.first, {texts}"
@@ -127,6 +131,28 @@ class TableStatements:
             f" {_hash('i.image', SECOND_SEED)} AS second"
             f" FROM ({inner}) AS i({named})"
         )
+
+
+def shortened(text: str, encoded: bytes) -> str:
+    """Return a value as it is shown, as the statement ``values`` gives it. ``encoded``: the text in
+    UTF-8. Equal values have equal texts, different ones different texts."""
+    if len(text) <= LONG_CHARACTERS:
+        return text
+    digest = hashlib.md5(encoded, usedforsecurity=False).hexdigest()
+    return f"{text[:_SHOWN_CHARACTERS]}... (md5 {digest})"
+
+
+def _text(value: str, *, whole: bool) -> str:
+    text = f"pg_catalog.concat({value})"
+    null = f"CASE WHEN {value} IS NOT DISTINCT FROM NULL THEN NULL"
+    if whole:
+        return f"{null} ELSE {text} END"
+    return (
+        f"{null} WHEN pg_catalog.length({text}) > {LONG_CHARACTERS}"
+        f" THEN pg_catalog.left({text}, {_SHOWN_CHARACTERS}) || '... (md5 '"
+        f" || pg_catalog.md5(pg_catalog.convert_to({text}, 'UTF8')) || ')'"
+        f" ELSE {text} END"
+    )
 
 
 def _sent(expressions: Sequence[str]) -> str:

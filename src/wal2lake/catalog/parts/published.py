@@ -18,8 +18,14 @@ from wal2lake.catalog.published import (
     prepared_commits,
     restarts,
     snapshot_vectors,
+    verifications,
 )
 from wal2lake.catalog.published.snapshot_vectors import TableVersion
+from wal2lake.catalog.published.verifications import (
+    ComparedTable,
+    NotedDifference,
+    Verification,
+)
 from wal2lake.catalog.records import (
     Altered,
     CoercionTotal,
@@ -251,6 +257,32 @@ class PublishedStates(CatalogPart):
         """Delete a prepared transaction that has committed or rolled back."""
         with self._database.transaction() as transaction:
             prepared_commits.forget(transaction, number)
+
+    # ---- comparisons with the source --------------------------------------------------
+
+    def note_verification(
+        self, subid: Oid, relid: Oid, compared: ComparedTable
+    ) -> None:
+        """Record what a comparison of a table with its source has found."""
+        with self._database.transaction() as transaction:
+            verifications.note(transaction, subid, relid, compared)
+
+    def note_repaired(
+        self, subid: Oid, relid: Oid, repaired: Sequence[NotedDifference]
+    ) -> None:
+        """Count listed rows that have been repaired, and take them from the list."""
+        with self._database.transaction() as transaction:
+            verifications.note_repaired(transaction, subid, relid, repaired)
+
+    def verifications(self) -> list[Verification]:
+        """Return what the last comparison of each table has found."""
+        with self._database.reading() as connection:
+            return verifications.verifications(connection)
+
+    def differences(self) -> list[NotedDifference]:
+        """Return the listed differences between tables and their sources."""
+        with self._database.reading() as connection:
+            return verifications.differences(connection)
 
     # ---- retention --------------------------------------------------------------------
 

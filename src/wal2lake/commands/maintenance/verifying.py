@@ -17,35 +17,39 @@ each table of a subscription for which anything fails: the others are compared a
 
 The caller needs what ALTER SUBSCRIPTION needs, because the statement connects to the publisher.
 
-The statement is read-only on both sides. PostgreSQL has no counterpart.
+The statement is read-only on both sides, but for the results, which the catalog keeps
+(wal2lake.verification, wal2lake.differences). PostgreSQL has no counterpart.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Final
 
-from wal2lake.catalog import SnapshotVector, Subscription, SubscriptionRel, TableDef
-from wal2lake.commands.maintenance.sourcetables import (
-    LOCK_TIMEOUT_MS,
-    import_snapshot,
-    locked_table,
+from wal2lake.catalog import (
+    ComparedTable,
+    FoundDifference,
+    SnapshotVector,
+    Subscription,
+    SubscriptionRel,
+    TableDef,
+)
+from wal2lake.commands.maintenance.comparedsource import (
+    ComparedSource,
+    HeldState,
+    published_rows,
 )
 from wal2lake.commands.maintenance.states import PREREQUISITE, state_at_snapshot
 from wal2lake.commands.subscription.blocks import outside_block
 from wal2lake.commands.subscription.owner import check_may_change
-from wal2lake.commands.subscription.publisher import (
-    connect_ordinary,
-    connect_publisher,
-)
 from wal2lake.errors import UsageError, Wal2LakeError
 from wal2lake.lake.plain import PlainRead
 from wal2lake.local.node import Caller, EngineParts, need_subscription, need_table
-from wal2lake.model import Lsn, Oid, SyncState
-from wal2lake.pg import Publisher, RemoteTable, Session, nudged
-from wal2lake.pg.publisher import SlotCreated
+from wal2lake.model import Lsn, Oid
+from wal2lake.pg import Publisher, RemoteTable, Session
 from wal2lake.pgtypes import arrow_from_ddl
 from wal2lake.sql.backend import Notice, Outcome, ResultBatch
 from wal2lake.sql.grammar.maintenance import VerifyTables
@@ -79,10 +83,6 @@ EQUAL: Final = "equal"
 DIFFERENT: Final = "different"
 NOT_COMPARABLE: Final = "not comparable"
 
-_ANSWER_SECONDS: Final = 300.0
-"""Longest wait for an answer from the source's catalogs, beside that for a lock. A guess. Digests
-and hashes are awaited without a limit, because they take the longer the larger the table is."""
-
 _NOT_NAMED: Final = (
     "rows are not named, because the role that writes the table may not read it"
 )
@@ -90,7 +90,7 @@ _NOT_NAMED: Final = (
 _QUERY_CANCELED: Final = "57014"
 
 _MOST_PLACES: Final = 20
-"""Blocks that are named without their rows."""
+"""Rows that are named in the answer, and blocks that are named without their rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,18 +186,6 @@ def _chosen(
     return chosen
 
 
-class _HeldState:
-    """Keeps the versions of a state from VACUUM for as long as it exists."""
-
-    def __init__(self, vector: SnapshotVector) -> None:
-        self._vector = vector
-
-    def reads(self, location: str, relids: Collection[Oid]) -> Iterable[int]:
-        """Return the versions of a table that are compared."""
-        versions = self._vector.versions
-        return [versions[int(relid)] for relid in relids if int(relid) in versions]
-
-
 class _Verification:
     """Compares the tables of one subscription."""
 
@@ -207,7 +195,7 @@ class _Verification:
         self._node = node
         self._caller = caller
         self._subscription = subscription
-        self._must_use_password = node.catalog.must_use_password(subscription)
+        self._source = ComparedSource(node, caller, subscription)
         self._rights = node.catalog.target_rights(subscription)
 
     def run(self, rels: Sequence[SubscriptionRel]) -> Iterator[TableProof]:
@@ -225,35 +213,26 @@ class _Verification:
     def _proofs(self, rels: Sequence[SubscriptionRel]) -> Iterator[TableProof]:
         """Yield the answers in order, until an error concerns all that are left."""
         subscription = self._subscription
-        self._check_comparable()
+        self._source.check_comparable()
         with ExitStack() as open_sessions:
             session, lsn, vector = state_at_snapshot(
                 self._node.apply,
                 subscription,
-                self._exported,
-                self._import,
+                self._source.exported,
+                self._source.imported,
                 self._caller.check,
                 open_sessions,
             )
-            held = _HeldState(vector)
+            taken_at = datetime.now(UTC).isoformat(timespec="microseconds")
+            held = HeldState(vector)
             self._node.snapshots.register_past(held)
             check_hashes(session)
             if not Publisher(session).publish_everything(subscription.publications):
                 raise NotComparable("a publication does not publish all operations")
             for rel in rels:
-                yield self._prove(session, rel, lsn, vector)
+                yield self._prove(session, rel, lsn, taken_at, vector)
             # The versions are kept until here.
             del held
-
-    def _check_comparable(self) -> None:
-        """Raise NotComparable if no table of the subscription can be compared."""
-        subscription = self._subscription
-        if not subscription.runs:
-            raise NotComparable(
-                "the subscription is disabled, so its tables stand still"
-            )
-        if subscription.origin == "none":
-            raise NotComparable("origin = none leaves out changes that the source has")
 
     def _reason(self, error: Wal2LakeError) -> str:
         """Return an error as the reason why a table is not comparable; raise it if it is a
@@ -270,52 +249,6 @@ class _Verification:
         name = remote if table is None else table.qualified
         return TableProof(self._subscription.name, name, NOT_COMPARABLE, detail=reason)
 
-    # ---- one LSN -------------------------------------------------------------------------
-
-    @contextmanager
-    def _exported(self, attempt: int) -> Iterator[SlotCreated]:
-        """Take a snapshot. Its slot, which holds the source's WAL, ends with the block."""
-        subscription = self._subscription
-        # Slots are dropped some moments after their sessions, so no name is used twice.
-        slot = (
-            f"wal2lake_verify_{self._node.catalog.system_identifier}"
-            f"_{subscription.oid}_{self._caller.pid}_{attempt}"
-        )
-        with connect_publisher(
-            self._node,
-            subscription.name,
-            subscription.conninfo,
-            check=self._caller.check,
-            must_use_password=self._must_use_password,
-        ) as exporter:
-            with nudged(
-                subscription.conninfo,
-                subscription.name,
-                must_use_password=self._must_use_password,
-            ):
-                created = Publisher(exporter).create_slot(
-                    slot, temporary=True, snapshot="export"
-                )
-            yield created
-
-    def _import(self, snapshot: str) -> Session:
-        subscription = self._subscription
-        wait_ms = self._node.settings.subscription.max_lock_wait_ms or LOCK_TIMEOUT_MS
-        session = connect_ordinary(
-            self._node,
-            subscription.name,
-            subscription.conninfo,
-            _ANSWER_SECONDS + wait_ms / 1000,
-            check=self._caller.check,
-            must_use_password=self._must_use_password,
-        )
-        try:
-            import_snapshot(session, snapshot, wait_ms)
-        except BaseException:
-            session.close()
-            raise
-        return session
-
     # ---- one table -----------------------------------------------------------------------
 
     def _prove(
@@ -323,23 +256,22 @@ class _Verification:
         session: Session,
         rel: SubscriptionRel,
         lsn: Lsn,
+        taken_at: str,
         vector: SnapshotVector,
     ) -> TableProof:
-        """Compare a table, or say why that is not possible."""
-        name = (rel.remote_namespace, rel.remote_name)
-
-        def find() -> RemoteTable | None:
-            # Alone, because a description may wait for the lock of its table.
-            publications = self._subscription.publications
-            return Publisher(session).tables((name,), publications).get(name)
-
+        """Compare a table and record the result, or say why that is not possible."""
         try:
-            table = self._comparable(rel, vector)
+            table = self._source.comparable(rel, vector)
             quoted = self._rights.may_quote(table)
-            with locked_table(session, find) as remote:
+            with self._source.locked(session, rel) as remote:
                 result = self._compare(session, table, remote, vector, quoted)
         except Wal2LakeError as error:
             return self._not_comparable(rel, self._reason(error))
+        changed = "" if result.is_equal else self._changed_by_policies(rel)
+        if not changed:
+            self._node.catalog.note_verification(
+                rel.subid, rel.relid, _noted(lsn, taken_at, result)
+            )
         if result.is_equal:
             return TableProof(
                 self._subscription.name, table.qualified, EQUAL, lsn, result
@@ -347,7 +279,6 @@ class _Verification:
         detail = described(result)
         if not quoted:
             detail += f"\n{_NOT_NAMED}"
-        changed = self._changed_by_policies(rel)
         if changed:
             return self._not_comparable(
                 rel, f"value policies have changed values of {changed} ({detail})"
@@ -360,27 +291,6 @@ class _Verification:
             result,
             detail,
         )
-
-    def _comparable(self, rel: SubscriptionRel, vector: SnapshotVector) -> TableDef:
-        """Return the table, or raise NotComparable with the reason."""
-        table = self._node.catalog.table_by_oid(rel.relid)
-        if table is None:
-            raise NotComparable("it was dropped here")
-        if rel.paused:
-            raise NotComparable("it is paused")
-        if rel.state is not SyncState.READY or int(rel.relid) not in vector.versions:
-            raise NotComparable("its copy is not complete")
-        if vector.elsewhere(rel.relid) is not None:
-            raise NotComparable("it is not at the position of the other tables")
-        if rel.begins is not None:
-            raise NotComparable("its rows were not copied (copy_data = false)")
-        names = self._node.catalog.sharing(table)
-        others = [r for r in self._node.catalog.rels() if r.relid in names]
-        if len(others) > 1:
-            raise NotComparable("another subscription or table fills it, too")
-        if self._subscription.options.get("delete_mode") == "soft":
-            raise NotComparable("it keeps deleted rows (delete_mode = soft)")
-        return table
 
     def _compare(
         self,
@@ -407,7 +317,7 @@ class _Verification:
         key = tuple(columns.index(name) for name in remote.key if name in columns)
         if len(key) != len(remote.key):
             key = ()
-        statements = TableStatements(_rows(remote), columns, forms, key)
+        statements = TableStatements(published_rows(remote), columns, forms, key)
         key_read = None
         if statements.is_ordered:
             first = [columns[key[0]]]
@@ -433,11 +343,28 @@ class _Verification:
         )
 
 
-def _rows(remote: RemoteTable) -> str:
-    """Return the relation and its row filter, as the publication has them."""
-    only = "ONLY " if remote.kind == "r" else ""
-    filters = " OR ".join(f"({text})" for text in remote.row_filters)
-    return f"{only}{remote.qualified}" + (f" WHERE {filters}" if filters else "")
+def _noted(lsn: Lsn, taken_at: str, result: Comparison) -> ComparedTable:
+    """Return the result as the catalog keeps it."""
+    return ComparedTable(
+        lsn,
+        taken_at,
+        result.blocks,
+        result.rows,
+        result.differing_rows,
+        tuple(
+            FoundDifference(
+                difference.kind.value,
+                difference.key,
+                tuple(
+                    (name, there, here)
+                    for name, (there, here) in zip(
+                        difference.columns, difference.values, strict=True
+                    )
+                ),
+            )
+            for difference in result.named
+        ),
+    )
 
 
 def described(result: Comparison) -> str:
@@ -454,6 +381,6 @@ def described(result: Comparison) -> str:
             f"at least {rows} {plural} in {len(result.unread)} of {result.blocks} blocks,"
             " which have too many rows to compare one by one"
         )
-    lines += [str(difference) for difference in result.named]
+    lines += [str(difference) for difference in result.named[:_MOST_PLACES]]
     lines += [str(block) for block in result.unread[:_MOST_PLACES]]
     return "\n".join(lines)

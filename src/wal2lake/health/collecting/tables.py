@@ -14,7 +14,13 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
-from wal2lake.catalog import Overview, Subscription, SubscriptionRel, TableName
+from wal2lake.catalog import (
+    Overview,
+    Subscription,
+    SubscriptionRel,
+    TableName,
+    Verification,
+)
 from wal2lake.health.collecting.changes import LastChanges
 from wal2lake.health.collecting.lag import LagClock
 from wal2lake.health.collecting.reports import NO_REPORT, Reports, TableReport
@@ -88,6 +94,7 @@ def table_facts(
             versions.get(int(rel.relid)),
             overview.conflicts.get(key, 0),
             overview.coercions.get(key, 0),
+            overview.verifications.get(key),
             rel,
             table,
         )
@@ -110,6 +117,7 @@ def _facts(
     version: int | None,
     conflicts: int,
     coercions: int,
+    verification: Verification | None,
     rel: SubscriptionRel,
     table: TableName | None,
 ) -> TableFacts:
@@ -136,6 +144,7 @@ def _facts(
         batches=report.batches,
         conflicts=conflicts,
         coercions=coercions,
+        verification=verification,
         remote_namespace=rel.remote_namespace,
         remote_name=rel.remote_name,
         rows_copied=rel.rows_copied,

@@ -19,6 +19,7 @@ from wal2lake.catalog import (
     Comment,
     Namespace,
     NotedConflict,
+    NotedDifference,
     NotedSchemaChange,
     OwnedSequence,
     PreparedCommit,
@@ -35,6 +36,7 @@ from wal2lake.catalog import (
     SubscriptionStats,
     SyncSnapshot,
     TableDef,
+    Verification,
 )
 from wal2lake.changelog import (
     Held,
@@ -201,6 +203,14 @@ class CatalogSource(Protocol):
 
     def coercions(self) -> Sequence[CoercionTotal]:
         """Values that policies have changed in published states."""
+        ...
+
+    def verifications(self) -> Sequence[Verification]:
+        """The results of the last comparison of each table with its source."""
+        ...
+
+    def differences(self) -> Sequence[NotedDifference]:
+        """Differences that are listed, table by table."""
         ...
 
     def errors(self) -> Sequence[SubscriptionError]:

@@ -55,7 +55,7 @@ from wal2lake.sql.sysviews.rows.cluster import CLUSTER_ROWS
 from wal2lake.sql.sysviews.rows.facts import SECRET, Facts, build_facts
 from wal2lake.sql.sysviews.rows.information_schema import INFORMATION_ROWS
 from wal2lake.sql.sysviews.rows.log import LOG_ROWS
-from wal2lake.sql.sysviews.rows.problems import PROBLEM_ROWS
+from wal2lake.sql.sysviews.rows.problems import PROBLEM_ROWS, VERIFICATION_ROWS
 from wal2lake.sql.sysviews.rows.publications import PUBLICATION_ROWS
 from wal2lake.sql.sysviews.rows.publishing import PUBLISHING_ROWS
 from wal2lake.sql.sysviews.rows.relations import RELATION_ROWS, Row
@@ -91,6 +91,9 @@ _MOVING_ROWS: Final = {
     **PROBLEM_ROWS,
 }
 """Views whose rows are made for each query."""
+
+_STATE_ROWS: Final = {**SUBSCRIPTION_ROWS, **VERIFICATION_ROWS}
+"""Views whose rows change with the catalog's counter."""
 
 
 def _moves(relation: SystemRelation) -> bool:
@@ -345,7 +348,7 @@ class SystemCatalog:
             moving = _MOVING_ROWS.get(name)
             if moving is not None:
                 return (lambda: moving(moment)), None
-            state = SUBSCRIPTION_ROWS.get(name)
+            state = _STATE_ROWS.get(name)
             if state is not None and name in GUARDED and not moment.sees_all(name):
                 return (lambda: state(moment.guarded())), None
             if state is not None:

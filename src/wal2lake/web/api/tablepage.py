@@ -78,6 +78,24 @@ def _subscription(
             }
             for v in versions
         ],
+        "verification": next(
+            (
+                {
+                    "verified_through": None
+                    if v.verified_lsn is None
+                    else str(v.verified_lsn),
+                    "verified_at": v.verified_at,
+                    "compared_lsn": str(v.compared_lsn),
+                    "compared_at": v.compared_at,
+                    "rows": v.rows,
+                    "differing_rows": v.differing_rows,
+                    "repaired_rows": v.repaired_rows,
+                }
+                for v in catalog.verifications()
+                if (v.subid, v.relid) == mine
+            ),
+            None,
+        ),
         "conflicts": _newest(
             {
                 "type": n.conflict.type.value,

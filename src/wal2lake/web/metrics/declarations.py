@@ -366,6 +366,17 @@ TABLE_BYTES: Final = _table(
 TABLE_VECTORS: Final = _table(
     "table_deletion_vectors", "Deletion vectors of the visible version."
 )
+TABLE_VERIFIED: Final = _table(
+    "table_verified_timestamp_seconds",
+    "Time at which VERIFY has last found the table equal to its source.",
+)
+TABLE_DIFFERING_ROWS: Final = _table(
+    "table_differing_rows",
+    "Rows that differ from the source, as VERIFY has last found.",
+)
+TABLE_REPAIRED_ROWS: Final = _table(
+    "table_repaired_rows", "Rows that REPAIR has written or removed since the copy."
+)
 ROWS: Final = _table_count(
     "rows_total",
     "Row changes applied, by kind: inserted, updated, deleted, truncated, copied.",

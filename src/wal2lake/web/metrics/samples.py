@@ -244,6 +244,7 @@ def _table_columns(
 ) -> None:
     ready = SyncState.READY
     facts = [t for _, t in tables]
+    compared = [t.verification for t in facts]
     columns: tuple[tuple[MetricDeclaration, list[float | None]], ...] = (
         (m.TABLE_READY, [int(t.state is ready) for t in facts]),
         (m.TABLE_PAUSED, [int(t.paused_since is not None) for t in facts]),
@@ -255,9 +256,24 @@ def _table_columns(
         (m.TABLE_FILES, [t.files for t in facts]),
         (m.TABLE_BYTES, [t.size_bytes for t in facts]),
         (m.TABLE_VECTORS, [t.deletion_vectors for t in facts]),
+        (m.TABLE_VERIFIED, [_verified_at(t) for t in facts]),
+        (
+            m.TABLE_DIFFERING_ROWS,
+            [None if v is None else v.differing_rows for v in compared],
+        ),
+        (
+            m.TABLE_REPAIRED_ROWS,
+            [None if v is None else v.repaired_rows for v in compared],
+        ),
     )
     for metric, values in columns:
         sheet.add_column(metric, of, values)
+
+
+def _verified_at(table: TableFacts) -> float | None:
+    if table.verification is None or table.verification.verified_at is None:
+        return None
+    return datetime.fromisoformat(table.verification.verified_at).timestamp()
 
 
 def _behind(s: SubscriptionFacts, t: TableFacts) -> int | None:

@@ -73,6 +73,14 @@ conflicts
     subid oid, subname name, noted_at timestamptz, schemaname name, tablename name,
     conflict_type text, resolution text, key text, commit_lsn pg_lsn, xid xid, origin text,
     committed_at timestamptz, events int8
+verification
+    subid oid, subname name, schemaname name, tablename name, verified_through pg_lsn,
+    verified_at timestamptz, compared_lsn pg_lsn, compared_at timestamptz, blocks int8,
+    rows int8, differing_rows int8, last_difference_lsn pg_lsn,
+    last_difference_at timestamptz, repaired_rows int8
+differences
+    subid oid, subname name, schemaname name, tablename name, kind text, key text,
+    columnname name, source_value text, local_value text, lsn pg_lsn, since timestamptz
 schema_history
     subid oid, subname name, lsn pg_lsn, noted_at timestamptz, schemaname name,
     tablename name, change text, outcome text

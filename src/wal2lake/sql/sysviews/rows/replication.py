@@ -27,6 +27,7 @@ from wal2lake.catalog import (
     PG_READ_ALL_STATS,
     CoercionTotal,
     NotedConflict,
+    NotedDifference,
     NotedSchemaChange,
     PreparedState,
     Progress,
@@ -36,6 +37,7 @@ from wal2lake.catalog import (
     SubscriptionRel,
     SubscriptionStats,
     TableDef,
+    Verification,
     WorkerKind,
 )
 from wal2lake.model import (
@@ -67,6 +69,8 @@ class Replication:
     tables: Mapping[int, TableDef]
     coercions: tuple[CoercionTotal, ...]
     conflicts: tuple[NotedConflict, ...]
+    verifications: tuple[Verification, ...]
+    differences: tuple[NotedDifference, ...]
     schema_history: tuple[NotedSchemaChange, ...]
     errors: tuple[SubscriptionError, ...]
     stats: tuple[SubscriptionStats, ...]
@@ -85,6 +89,8 @@ def read_replication(source: CatalogSource, tables: Sequence[TableDef]) -> Repli
         {table.oid: table for table in tables},
         tuple(source.coercions()),
         tuple(source.conflicts()),
+        tuple(source.verifications()),
+        tuple(source.differences()),
         tuple(source.schema_history()),
         tuple(source.errors()),
         tuple(source.stats()),
@@ -339,6 +345,7 @@ class Moment:
             errors=tuple(e for e in state.errors if e.subid in mine),
             coercions=tuple(c for c in state.coercions if c.subid in mine),
             conflicts=tuple(c for c in state.conflicts if c.subid in mine),
+            differences=tuple(d for d in state.differences if d.subid in mine),
             rels=tuple(r for r in state.rels if r.subid in mine),
         )
 
@@ -626,6 +633,7 @@ GUARDED: Final[Mapping[str, Oid]] = {
     "catalog_tables": PG_READ_ALL_STATS,
     "coercions": PG_READ_ALL_DATA,
     "conflicts": PG_READ_ALL_DATA,
+    "differences": PG_READ_ALL_DATA,
     "messages": PG_READ_ALL_DATA,
 }
 """Views with rows or values that only a subscription's owner may see, and the predefined role that

@@ -1,4 +1,4 @@
-// Table: one table's versions, methods, conflicts, coercions, and changes of its columns.
+// Table: one table's versions, methods, proof, conflicts, coercions, and changes of its columns.
 
 import { h } from "../dom.js";
 import { amount, bytes, count, duration, identifier, literal, moment, plural, visible } from "../format.js";
@@ -84,6 +84,7 @@ function history(table, one, several) {
         ? h("ul", { class: "bars" }, batches.map(([method, n]) =>
             h("li", {}, h("span", {}, method), h("progress", { max: most, value: n, "aria-label": method }), h("span", { class: "number" }, count(n)))))
         : h("p", { class: "empty" }, "None.")),
+    section("Compared with the source", proof(one.verification)),
     section("Conflicts", grid(
       "Conflicts",
       [["Type", ""], ["Resolution", ""], ["Changes", "number"], ["Commit LSN", "code"], ["When", ""]],
@@ -101,13 +102,27 @@ function history(table, one, several) {
       "The source has not changed them since the copy."))));
 }
 
+function proof(found) {
+  if (!found) return h("p", { class: "empty" }, "VERIFY has not compared this table since its copy.");
+  const rows = found.differing_rows;
+  return [
+    h("p", {}, found.verified_through
+      ? ["Equal to the source at ", h("code", {}, found.verified_through), ", ", moment(found.verified_at), "."]
+      : "Never found equal to the source."),
+    h("p", {}, rows
+      ? [`${plural(rows, "row")} of ${count(found.rows)} differ at `, h("code", {}, found.compared_lsn), ", ", moment(found.compared_at), "."]
+      : `${plural(found.rows, "row")} compared.`),
+    found.repaired_rows ? h("p", {}, `${plural(found.repaired_rows, "row")} repaired since the copy.`) : null,
+  ];
+}
+
 function reading(page, table) {
   const name = `${identifier(table.schema)}.${identifier(table.name)}`;
   const which = `schemaname = ${literal(table.schema)} AND tablename = ${literal(table.name)}`;
   const version = table.subscriptions[0].versions[0];
   return section("Look closer",
-    h("p", {}, "Keys of conflicting rows and examples of coerced values are in the node’s views:"),
-    sqlBlock(page, `SELECT * FROM wal2lake.conflicts WHERE ${which};\nSELECT * FROM wal2lake.coercions WHERE ${which};`),
+    h("p", {}, "Keys of conflicting rows, examples of coerced values and differing rows are in the node’s views:"),
+    sqlBlock(page, `SELECT * FROM wal2lake.conflicts WHERE ${which};\nSELECT * FROM wal2lake.coercions WHERE ${which};\nSELECT * FROM wal2lake.differences WHERE ${which};`),
     version ? h("p", {}, "The table as it was at a position of the source:") : null,
     version ? sqlBlock(page, `SET wal2lake.as_of_lsn = '${version.lsn}';\nSELECT count(*) FROM ${name};`) : null);
 }
