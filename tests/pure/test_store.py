@@ -611,7 +611,7 @@ def test_a_bucket_that_is_missing_is_no_empty_one(s3: Server) -> None:
         assert not isinstance(raised.value, MissingFileError)
         assert raised.value.sqlstate == "58P01"
         assert raised.value.hint == (
-            "Create the bucket, or correct its name in the URL of the warehouse."
+            "Create the bucket, or correct its name in the URL."
         )
 
 

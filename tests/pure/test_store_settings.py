@@ -17,6 +17,7 @@ import pytest
 from tests.fakes.objectstores import BUCKET, Server, environment_of
 from tests.fakes.storeproxy import Fault, Planned, StoreProxy
 
+from wal2lake.archive import ClaimFile, NodeClaim
 from wal2lake.engine import storetrial
 from wal2lake.errors import ConfigurationError, StorageError
 from wal2lake.lake.jars import S3_JARS
@@ -31,6 +32,7 @@ from wal2lake.lake.store.access.command import (
     run_command,
 )
 from wal2lake.lake.store.objects import ObjectStore
+from wal2lake.launch.directory.storetrial import check_log_store
 from wal2lake.launch.directory.warehouse import check_warehouse
 from wal2lake.launch.processes import is_alive
 from wal2lake.settings import FILE_NAME, Settings, fixed_at_start, load
@@ -514,9 +516,7 @@ def test_a_warehouse_that_cannot_be_used_is_refused(tmp_path: Path, s3: Server) 
     assert error.message.startswith("could not use the warehouse: could not write")
     assert error.message.endswith("the bucket does not exist")
     assert error.sqlstate == "58P01"
-    assert error.hint == (
-        "Create the bucket, or correct its name in the URL of the warehouse."
-    )
+    assert error.hint == ("Create the bucket, or correct its name in the URL.")
     with pytest.raises(ConfigurationError) as caught:
         tried(tmp_path, f"s3://{BUCKET}/lake", 1)
     assert caught.value.sqlstate == "58030"
@@ -546,3 +546,57 @@ def test_a_cluster_has_no_tables_in_azure_yet(tmp_path: Path) -> None:
         'Set "master" of [spark] to local[*], or "warehouse" to a bucket in S3 or to a'
         " directory that all machines of the cluster mount."
     )
+
+
+# ---- the log's store at a start -------------------------------------------------------------
+
+
+def tried_log(directory: Path, store: str, port: int = 1) -> None:
+    """Check the log's store as a start does."""
+    (directory / FILE_NAME).write_text("")
+    overrides = {
+        "log.store": store,
+        "store.endpoint": f"http://127.0.0.1:{port}",
+        "store.retry_timeout_ms": "300",
+    }
+    keys = {
+        "WAL2LAKE_STORE_ACCESS_KEY_ID": "key",
+        "WAL2LAKE_STORE_SECRET_ACCESS_KEY": SECRET,
+    }
+    settings = load(directory, keys, overrides)
+    check_log_store(settings, {**os.environ, **fixed_at_start(settings)})
+
+
+def test_the_log_s_store_is_tried(tmp_path: Path, s3: Server) -> None:
+    place = f"s3://{BUCKET}/{uuid4().hex}"
+    tried_log(tmp_path, place, s3.port)
+    store = store_at(place, s3.options())
+    assert store is not None and store.list_below("", lambda _: True) == {}
+    mounted = tmp_path / "mounted"
+    tried_log(tmp_path, str(mounted / "log"))
+    assert list((mounted / "log").iterdir()) == []
+    assert (mounted / "log").stat().st_mode & 0o77 == 0
+
+
+def test_a_store_of_the_log_that_cannot_be_used_is_refused(
+    tmp_path: Path, s3: Server
+) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        tried_log(tmp_path, "s3://no-such-bucket/log", s3.port)
+    error = caught.value
+    assert error.message.startswith("could not use the log's store: could not write")
+    assert error.message.endswith("the bucket does not exist")
+    assert error.hint == "Create the bucket, or correct its name in the URL."
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigurationError) as caught:
+        tried_log(tmp_path, f"{tmp_path}/file/log")
+    assert "could not create directory" in caught.value.message
+    with pytest.raises(ConfigurationError) as caught:
+        tried_log(tmp_path, f"s3://{BUCKET}/log")
+    assert caught.value.sqlstate == "58030"
+    # A node whose log is there already starts while the store does not answer.
+    claim = NodeClaim.new(1, 7)
+    ClaimFile(tmp_path).write(f"s3://{BUCKET}/log", claim)
+    tried_log(tmp_path, f"s3://{BUCKET}/log")
+    with pytest.raises(ConfigurationError):
+        tried_log(tmp_path, f"s3://{BUCKET}/other")

@@ -19,7 +19,7 @@ from wal2lake.archive.catalogs import CatalogArchive
 from wal2lake.archive.claims import ClaimFile, Claims, NodeClaim, Superseded
 from wal2lake.archive.fetching import FetchedNode, fetch_node
 from wal2lake.archive.keeping import ArchiveKeeper
-from wal2lake.archive.opening import NodeArchive, open_archive
+from wal2lake.archive.opening import NodeArchive, open_archive, store_of_log
 from wal2lake.archive.placing import StoredLog, staging_url
 from wal2lake.archive.segments import SegmentArchive
 
@@ -37,4 +37,5 @@ __all__ = [
     "fetch_node",
     "open_archive",
     "staging_url",
+    "store_of_log",
 ]

@@ -59,6 +59,7 @@ from wal2lake.launch.directory.holder import this_start
 from wal2lake.launch.directory.lockfile import LockFile
 from wal2lake.launch.directory.report import StatusReport
 from wal2lake.launch.directory.status import NodeStatus
+from wal2lake.launch.directory.storetrial import check_log_store
 from wal2lake.launch.directory.warehouse import check_warehouse, warehouse_lock
 from wal2lake.launch.plan import (
     ENGINE,
@@ -207,6 +208,7 @@ class Supervisor:
             self._environ[HOLDER] = start.render()
             # A mount or a name server may hang.
             promptly(lambda: check_warehouse(self._settings, self._environ))
+            promptly(lambda: check_log_store(self._settings, self._environ))
             shared = warehouse_lock(self._settings, start)
             if shared is not None:
                 stack.enter_context(shared)

@@ -144,7 +144,7 @@ def error_of(action: str, place: str, error: Exception, seconds: float) -> Stora
         return StorageError(
             f"{text}: the bucket does not exist",
             sqlstate="58P01",
-            hint="Create the bucket, or correct its name in the URL of the warehouse.",
+            hint="Create the bucket, or correct its name in the URL.",
             original=original,
         )
     command = _COMMAND.search(original)
