@@ -10,14 +10,17 @@ import base64
 import email.utils
 import hashlib
 import hmac
+import json
 import os
 import shutil
 import socket
+import ssl
 import subprocess
 import sys
+import tempfile
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -26,7 +29,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.fakes.gcsserver import GcsServer
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+)
+from tests.fakes.gcsserver import ACCOUNT, TOKENS, GcsServer
 
 from wal2lake.lake.store import StoreOptions, clients
 from wal2lake.testing.tied import tied
@@ -44,6 +53,10 @@ AZURE_KEY = (
 """Account and key of every Azurite, from its documentation."""
 
 
+GCS_TOKEN = "the-token-of-the-store"
+"""What Google's server wants."""
+
+
 @dataclass(frozen=True)
 class Server:
     """A running object store with an empty bucket."""
@@ -55,11 +68,12 @@ class Server:
     path: str = ""
     """Path at the end of the server's URL."""
     anonymous: bool = False
+    scheme: str = "http"
 
     @property
     def endpoint(self) -> str:
         """The server's URL."""
-        return f"http://127.0.0.1:{self.port}{self.path}"
+        return f"{self.scheme}://127.0.0.1:{self.port}{self.path}"
 
     def options(self, port: int | None = None, **more: float) -> StoreOptions:
         """Return options for this server, or for a proxy in front of it. Attempts are quick."""
@@ -96,8 +110,44 @@ def gcs_server() -> Iterator[Server]:
 
 
 @contextmanager
-def azure_server() -> Iterator[Server]:
-    """Run Azurite, which is fetched once."""
+def closed_gcs_server() -> Iterator[Server]:
+    """Run ``gcsserver`` for a node: it wants a token, which a command prints."""
+    port = _free_port()
+    command = [sys.executable, "-m", "tests.fakes.gcsserver", BUCKET, str(port)]
+    with (
+        _running(command, port, {"TOKEN": GCS_TOKEN}),
+        tempfile.TemporaryDirectory() as directory,
+    ):
+        printed = Path(directory) / "printed"
+        # It ends so soon that each part of the node runs the command again.
+        printed.write_text(json.dumps({"access_token": GCS_TOKEN, "expires_in": 20}))
+        config = (("credentials_command", f"cat {printed}"),)
+        yield Server(f"gs://{BUCKET}", port, config)
+
+
+def gcs_account(endpoint: str) -> str:
+    """Return the key file of the service account that ``gcsserver`` knows, as Google gives it."""
+    key = rsa.generate_private_key(65537, 2048).private_bytes(
+        Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()
+    )
+    return json.dumps(
+        {
+            "type": "service_account",
+            "private_key_id": "1",
+            "private_key": key.decode(),
+            "client_id": "1",
+            "client_email": ACCOUNT,
+            "token_uri": f"{endpoint}{TOKENS}",
+            # The node's own client reads this.
+            "gcs_base_url": endpoint,
+        }
+    )
+
+
+@contextmanager
+def azure_server(pair: tuple[Path, Path] | None = None) -> Iterator[Server]:
+    """Run Azurite, which is fetched once. With a certificate and its key it speaks TLS, and takes
+    tokens, too."""
     program = _azurite()
     port = _free_port()
     command = [
@@ -112,6 +162,12 @@ def azure_server() -> Iterator[Server]:
         "--blobPort",
         str(port),
     ]
+    trusted = None
+    if pair is not None:
+        command += ["--cert", str(pair[0]), "--key", str(pair[1]), "--oauth", "basic"]
+        trusted = ssl.create_default_context()
+        trusted.check_hostname, trusted.verify_mode = False, ssl.CERT_NONE
+    scheme = "http" if pair is None else "https"
     with _running(command, port):
         path = f"/{_AZURE_ACCOUNT}"
         date = email.utils.formatdate(usegmt=True)
@@ -130,12 +186,12 @@ def azure_server() -> Iterator[Server]:
             "Authorization": f"SharedKey {_AZURE_ACCOUNT}:{signature}",
             "Content-Length": "0",
         }
-        container = f"http://127.0.0.1:{port}{path}/{BUCKET}?restype=container"
+        container = f"{scheme}://127.0.0.1:{port}{path}/{BUCKET}?restype=container"
 
         def is_made() -> bool:
             # A busy machine resets Azurite's first connections.
             try:
-                _request("PUT", container, headers)
+                _request("PUT", container, headers, trusted)
             except ConnectionError:
                 return False
             return True
@@ -143,7 +199,7 @@ def azure_server() -> Iterator[Server]:
         wait_until(is_made, timeout_seconds=60, describe="the container is made")
         config = (("account_key", AZURE_KEY),)
         host = f"{_AZURE_ACCOUNT}.dfs.core.windows.net"
-        yield Server(f"abfss://{BUCKET}@{host}", port, config, path)
+        yield Server(f"abfss://{BUCKET}@{host}", port, config, path, scheme=scheme)
 
 
 def azure_signature(permissions: str) -> str:
@@ -182,9 +238,15 @@ def _azurite() -> Path:
 
 
 @contextmanager
-def _running(command: list[str], port: int) -> Iterator[None]:
+def _running(
+    command: list[str], port: int, variables: Mapping[str, str] | None = None
+) -> Iterator[None]:
     process = subprocess.Popen(
-        tied(*command), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        tied(*command),
+        cwd=Path(__file__).parents[2],
+        env={**os.environ, **(variables or {})},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
     )
     try:
         wait_until(
@@ -210,9 +272,14 @@ def _free_port() -> int:
     return port
 
 
-def _request(method: str, url: str, headers: dict[str, str] | None = None) -> None:
+def _request(
+    method: str,
+    url: str,
+    headers: dict[str, str] | None = None,
+    trusted: ssl.SSLContext | None = None,
+) -> None:
     request = urllib.request.Request(url, method=method, headers=headers or {})
-    with urllib.request.urlopen(request, timeout=10) as answer:
+    with urllib.request.urlopen(request, timeout=10, context=trusted) as answer:
         assert answer.status in (200, 201), answer.status
 
 
