@@ -1,6 +1,7 @@
-"""A whole node whose warehouse is in S3 or Azure: copy, changes, queries, local writes.
+"""A whole node whose warehouse is in an object store: copy, changes, queries, local writes.
 
-The servers are moto and Azurite, with the settings of [store] in the node's environment. What the
+The servers are moto, Azurite and ``gcsserver``, with the settings of [store] in the node's
+environment; credentials for Google are printed by a command. What the
 tables hold is read by delta-rs, too, as another program would.
 """
 
@@ -14,7 +15,14 @@ import deltalake
 import pyarrow as pa
 import pytest
 from tests.conftest import Database
-from tests.fakes.objectstores import Server, azure_server, s3_server
+from tests.fakes.objectstores import (
+    GCS_TOKEN,
+    Server,
+    azure_server,
+    closed_gcs_server,
+    gcs_account,
+    s3_server,
+)
 from tests.node.conftest import create
 
 from wal2lake.testing.mirror import Mirror
@@ -27,6 +35,7 @@ SECONDS = 180.0
 SERVERS = [
     pytest.param(s3_server, id="s3"),
     pytest.param(azure_server, id="azure", marks=pytest.mark.slow),
+    pytest.param(closed_gcs_server, id="google", marks=pytest.mark.slow),
 ]
 
 
@@ -57,12 +66,14 @@ def node(tmp_path_factory: pytest.TempPathFactory, server: Server) -> Iterator[N
 def secret_of(server: Server) -> str:
     """The secret by which the server knows the node."""
     config = dict(server.config)
-    return config.get("secret_access_key") or config["account_key"]
+    return config.get("secret_access_key") or config.get("account_key") or GCS_TOKEN
 
 
 def read_by_delta_rs(server: Server, path: str) -> Counter[tuple[object, ...]]:
     """The rows of a table as delta-rs reads them with plain options."""
     options = {"endpoint": server.endpoint, "allow_http": "true", **dict(server.config)}
+    if server.url.startswith("gs:"):
+        options = {"google_service_account_key": gcs_account(server.endpoint)}
     if server.url.startswith("abfss:"):
         options["account_name"] = server.path.strip("/")
     table = deltalake.DeltaTable(f"{server.url}/tables/{path}", storage_options=options)

@@ -6,6 +6,9 @@ The servers are those of ``fakes.objectstores``.
 from __future__ import annotations
 
 import json
+import urllib.error
+import urllib.parse
+import urllib.request
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime, timedelta
@@ -21,8 +24,9 @@ from tests.fakes.objectstores import (
 from tests.fakes.storeproxy import Fault, Planned, StoreProxy
 
 from wal2lake.errors import ConfigurationError, StorageError
-from wal2lake.lake.jars import AZURE_JARS
+from wal2lake.lake.jars import AZURE_JARS, GOOGLE_JARS
 from wal2lake.lake.spark import access_to
+from wal2lake.lake.spark.access.tokenserver import TokenServer
 from wal2lake.lake.store import (
     CredentialsCommandFailed,
     StoreOptions,
@@ -175,7 +179,101 @@ def test_credentials_of_the_environment_for_spark(
         assert "https://login.microsoftonline.com/us/oauth2/token" in values
 
 
+GOOGLE = "gs://lake/w"
+
+
+@pytest.mark.parametrize(
+    ("options", "environment", "kind", "file"),
+    [
+        (StoreOptions(), {}, "APPLICATION_DEFAULT", None),
+        (
+            StoreOptions((("credentials_file", "/k"),)),
+            {"GOOGLE_SERVICE_ACCOUNT": "/other"},
+            "SERVICE_ACCOUNT_JSON_KEYFILE",
+            "/k",
+        ),
+        (
+            StoreOptions(),
+            {"GOOGLE_SERVICE_ACCOUNT": "/e"},
+            "SERVICE_ACCOUNT_JSON_KEYFILE",
+            "/e",
+        ),
+        (StoreOptions(anonymous=True), {}, "UNAUTHENTICATED", None),
+    ],
+)
+def test_credentials_of_google_for_spark(
+    tmp_path: Path,
+    options: StoreOptions,
+    environment: dict[str, str],
+    kind: str,
+    file: str | None,
+) -> None:
+    access = access_to(GOOGLE, options, environment, tmp_path)
+    assert access.jars == GOOGLE_JARS and not access.environment
+    found = access.settings
+    assert found["spark.hadoop.fs.gs.auth.type"] == kind
+    named = found.get("spark.hadoop.fs.gs.auth.service.account.json.keyfile")
+    assert named == file
+    assert not any("root.url" in name for name in found)
+
+
+def test_spark_reads_google_from_a_server_of_ones_own(tmp_path: Path) -> None:
+    options = StoreOptions((("endpoint", "http://127.0.0.1:7"),), connect_seconds=1.5)
+    found = access_to(GOOGLE, options, {}, tmp_path).settings
+    assert found["spark.hadoop.fs.gs.storage.root.url"] == "http://127.0.0.1:7/"
+    assert found["spark.hadoop.fs.gs.http.connect-timeout"] == "1500"
+
+
 # ---- tokens of a command -----------------------------------------------------------------------
+
+
+def asked(url: str, secret: str) -> tuple[int, dict[str, object]]:
+    """Ask a server of tokens as the connectors do."""
+    body = urllib.parse.urlencode({"client_id": "x", "client_secret": secret})
+    try:
+        with urllib.request.urlopen(url, body.encode(), timeout=30) as answer:
+            return answer.status, json.loads(answer.read())
+    except urllib.error.HTTPError as error:
+        return error.code, json.loads(error.read())
+
+
+@pytest.mark.parametrize(
+    ("warehouse", "url", "named"),
+    [
+        (GOOGLE, "token.server.url", "auth.client.secret"),
+    ],
+)
+def test_spark_gets_tokens_of_a_command_from_the_engine(
+    tmp_path: Path, warehouse: str, url: str, named: str
+) -> None:
+    printed, runs = tmp_path / "printed", tmp_path / "runs"
+    printed.write_text(json.dumps({"access_token": SECRET, "expires_in": 3600}))
+    command = f"echo >> '{runs}'; cat '{printed}'"
+    options = StoreOptions(credentials_command=command)
+    access = access_to(warehouse, options, {}, tmp_path)
+    assert SECRET not in str(access)
+    ((name, secret),) = access.environment.items()
+    assert secret not in str(access.settings)
+    settings = {n.split(".", 4)[-1]: v for n, v in access.settings.items()}
+    assert settings[named] == f"${{env.{name}}}"
+    status, answer = asked(settings[url], secret)
+    assert status == 200 and answer["access_token"] == SECRET
+    seconds = answer["expires_in"]
+    assert isinstance(seconds, int) and 3500 < seconds <= 3600
+    assert asked(settings[url], secret)[0] == 200
+    assert len(runs.read_text()) == 1
+    # Others of the machine get nothing.
+    for wrong in ("", "x", f"{secret}x"):
+        assert asked(settings[url], wrong) == (401, {"error": "invalid_client"})
+    assert asked(settings[url].replace("token", "other"), secret)[0] == 404
+
+
+def test_a_server_of_tokens_whose_command_fails() -> None:
+    server = TokenServer("echo not-to-be-seen; exit 7")
+    status, answer = asked(server.url, server.secret)
+    server.close()
+    assert status == 503
+    assert answer["error_description"] == "its exit code is 7"
 
 
 def test_tokens_that_programs_of_the_clouds_print() -> None:

@@ -334,12 +334,6 @@ def test_a_warehouse_that_may_be_written(tmp_path: Path) -> None:
     assert 'Set "warehouse" of [spark] to a directory that' in str(error.hint)
     check(f"{tmp_path}/warehouse")
     check(f"file://{tmp_path}/warehouse")
-    error = refused(check, "gs://bucket/lake")
-    assert error.sqlstate == "0A000" and "not supported yet" in error.message
-    assert str(error.hint) == (
-        'Set "warehouse" of [spark] to a URL like s3://bucket/lake or az://container/lake,'
-        " to a path, or to a file: URL of a file system that is mounted here."
-    )
     azure = "://lake@acc.dfs.core.windows.net/w"
     assert refused(check, f"abfs{azure}").hint == f'Write it as "abfss{azure}".'
     assert refused(check, "az://lake/w").hint == 'Set "account" of [store].'
@@ -361,6 +355,18 @@ def test_credentials_that_spark_cannot_use_in_azure(
     assert error.hint == (
         'Remove it, and set "account_key" or "sas_token" of [store] or nothing: then the'
         " identity in the environment or of the machine is used."
+    )
+
+
+def test_tokens_of_a_command_on_a_cluster_with_tables_in_google(tmp_path: Path) -> None:
+    spark = SparkSettings(warehouse="gs://lake/w", master="spark://head:7077")
+    store = StoreSettings(credentials_command="c")
+    settings = Settings(tmp_path, spark=spark, store=store)
+    error = refused(check_warehouse, settings, {})
+    assert error.sqlstate == "0A000"
+    assert error.hint == (
+        'Remove it, and set "credentials_file" of [store] or nothing: then the identity of each'
+        " worker's machine is used."
     )
 
 

@@ -30,6 +30,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Final
 from urllib.parse import urlsplit
 from xml.sax.saxutils import quoteattr
 
@@ -50,14 +51,18 @@ class Jar:
     artifact: str
     version: str
     sha256: str
+    classifier: str = ""
+    """Which of the artifact's jars: ``shaded`` for one with all that it needs."""
 
     @property
     def file_name(self) -> str:
         """The file's name in the repository, and hence in a folder that is filled by hand."""
-        return f"{self.artifact}-{self.version}.jar"
+        end = f"-{self.classifier}" if self.classifier else ""
+        return f"{self.artifact}-{self.version}{end}.jar"
 
     def __str__(self) -> str:
-        return f"{self.group}:{self.artifact}:{self.version}"
+        end = f":{self.classifier}" if self.classifier else ""
+        return f"{self.group}:{self.artifact}:{self.version}{end}"
 
 
 DELTA_JARS: tuple[Jar, ...] = (
@@ -150,6 +155,19 @@ AZURE_JARS: tuple[Jar, ...] = (
 )
 """The jar with which Spark reads Azure, 1 MB: Hadoop's connector. What it needs for ``abfss:`` is
 among Spark's own jars."""
+
+
+GOOGLE_JARS: tuple[Jar, ...] = (
+    Jar(
+        "com.google.cloud.bigdataoss",
+        "gcs-connector",
+        "4.0.4",
+        "dfb5832738686436e597026a8e4bab01aa22e75ebfb15d37d096981f6599d73c",
+        "shaded",
+    ),
+)
+"""The jar with which Spark reads Google Cloud Storage, 41 MB: Google's connector with all that it
+needs under names of its own. Spark has other versions of most of that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,7 +345,7 @@ def _run_ivy(
         command += ["-settings", str(settings)]
     command += ["-ivy", str(module), "-cache", str(work / "cache")]
     command += ["-m2compatible", "-confs", "default", "-types", "jar"]
-    command += ["-retrieve", str(work / "jars" / "[artifact]-[revision].[ext]")]
+    command += ["-retrieve", str(work / "jars" / _PATTERN)]
     try:
         answer = subprocess.run(
             command,
@@ -358,16 +376,31 @@ def _ivy_jar() -> Path:
     return candidates[-1]
 
 
+_PATTERN: Final = "[artifact]-[revision](-[classifier]).[ext]"
+"""Ivy's pattern of ``Jar.file_name``."""
+
+
 def _ivy_module(jars: Sequence[Jar]) -> str:
     dependencies = "".join(
         f"<dependency org={quoteattr(jar.group)} name={quoteattr(jar.artifact)}"
-        f' rev={quoteattr(jar.version)} conf="default->master" transitive="false"/>'
+        f' rev={quoteattr(jar.version)} conf="default->master" transitive="false">'
+        f"{_ivy_artifact(jar)}</dependency>"
         for jar in jars
     )
     return (
-        '<ivy-module version="2.0"><info organisation="wal2lake" module="jars"/>'
+        '<ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven">'
+        '<info organisation="wal2lake" module="jars"/>'
         '<configurations><conf name="default"/></configurations>'
         f"<dependencies>{dependencies}</dependencies></ivy-module>"
+    )
+
+
+def _ivy_artifact(jar: Jar) -> str:
+    if not jar.classifier:
+        return ""
+    return (
+        f'<artifact name={quoteattr(jar.artifact)} type="jar" ext="jar"'
+        f" m:classifier={quoteattr(jar.classifier)}/>"
     )
 
 
@@ -426,7 +459,7 @@ def _download_failed(jar: Jar, source: JarSource, reason: str) -> ConfigurationE
 
 def main() -> int:
     """Fetch the jars for make, those for object stores, too; one line for each, or one error."""
-    jars = (*DELTA_JARS, *S3_JARS, *AZURE_JARS)
+    jars = (*DELTA_JARS, *S3_JARS, *AZURE_JARS, *GOOGLE_JARS)
     try:
         find_java(os.environ)
         paths = locate_jars(JarSource.from_environment(os.environ), os.environ, jars)

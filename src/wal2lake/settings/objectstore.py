@@ -58,7 +58,7 @@ _AZURE: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class StoreSettings:
-    """The object store of warehouse and log: S3 or Azure; for the log Google, too."""
+    """The object store of warehouse and log: S3, Azure or Google."""
 
     endpoint: str = setting(
         "",

@@ -2,8 +2,8 @@
 
 Takes the settings; raises ConfigurationError before the node listens, as the first CREATE TABLE
 would be too late to report it. A warehouse on this machine is tried and locked
-(``warehouselock``); one in S3 or Azure is tried, and its lease taken (``storetrial``); Google's
-store is refused; other URLs, as HDFS, are not checked. Called by: supervisor.
+(``warehouselock``); one in an object store is tried, and its lease taken (``storetrial``); other
+URLs, as HDFS, are not checked. Called by: supervisor.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ _SCHEMES: Final[Mapping[str, str]] = {
     "s3n": "s3",
     "abfss": "abfss",
     "abfs": "abfss",
+    "gs": "gs",
 }
 """Schemes of object stores, and what the node calls each; others are Hadoop's."""
 
@@ -33,8 +34,8 @@ _SCHEMES: Final[Mapping[str, str]] = {
 def check_warehouse(settings: Settings, environ: Mapping[str, str]) -> None:
     """Create the directory if it is missing, and write a file there; or write an object.
 
-    ``environ`` has the settings of [store] (``fixed_at_start``). ConfigurationError if that fails,
-    or for the URL of an object store that is not supported."""
+    ``environ`` has the settings of [store] (``fixed_at_start``). ConfigurationError if that
+    fails."""
     warehouse = settings.warehouse
     url = urlsplit(warehouse)
     # urlsplit gives a scheme in small letters; Hadoop and the node's stores insist on them.
@@ -50,14 +51,6 @@ def check_warehouse(settings: Settings, environ: Mapping[str, str]) -> None:
         raise ConfigurationError(
             f'the warehouse "{warehouse}" names no storage account',
             hint='Set "account" of [store].',
-        )
-    if url.scheme == "gs":
-        raise ConfigurationError(
-            f'the warehouse "{warehouse}" is in an object store that is not supported yet',
-            sqlstate="0A000",
-            detail="Tables can be written there, but Spark has no connector to read them.",
-            hint='Set "warehouse" of [spark] to a URL like s3://bucket/lake or az://container/lake,'
-            " to a path, or to a file: URL of a file system that is mounted here.",
         )
     if scheme is not None:
         _check_bucket(settings, url.netloc, environ)
@@ -97,8 +90,25 @@ def _check_bucket(settings: Settings, bucket: str, environ: Mapping[str, str]) -
             f'the warehouse "{settings.warehouse}" names no bucket',
             hint="Write it as s3://bucket/lake.",
         )
-    _check_azure(settings)
+    _check_access(settings)
     run_trial("the warehouse", settings.warehouse, settings, environ)
+
+
+def _check_access(settings: Settings) -> None:
+    """Refuse what Spark's connectors for Azure and Google cannot do, or not yet."""
+    _check_azure(settings)
+    if (
+        settings.warehouse.startswith("gs:")
+        and settings.store.credentials_command
+        and not settings.spark.is_local
+    ):
+        raise ConfigurationError(
+            'parameter "store.credentials_command" cannot be used on a cluster for this warehouse',
+            sqlstate="0A000",
+            detail="Spark's connector gets the command's tokens on the node's machine alone.",
+            hint='Remove it, and set "credentials_file" of [store] or nothing: then the identity of'
+            " each worker's machine is used.",
+        )
 
 
 def _check_azure(settings: Settings) -> None:

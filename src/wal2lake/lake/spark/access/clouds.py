@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from wal2lake.lake.spark.access.azure import access_to_azure
+from wal2lake.lake.spark.access.google import access_to_google
 from wal2lake.lake.spark.access.needs import SparkAccess
 from wal2lake.lake.spark.access.s3 import access_to_s3
 from wal2lake.lake.store import StoreOptions
@@ -32,5 +33,7 @@ def access_to(
             return access_to_s3(options, environment, private, is_cluster=is_cluster)
         case "abfss":
             return access_to_azure(warehouse, options, environment, private)
+        case "gs":
+            return access_to_google(options, environment)
         case _:
             return SparkAccess()

@@ -83,12 +83,14 @@ class CommandCredentials:
 
     def __call__(self) -> dict[str, Any]:
         """Return the credentials; run the command if there are none, or they end soon."""
-        credentials = self._current()
+        credentials = self.current()
         until = datetime.now(UTC) + _ASKED_AGAIN
         end = credentials["expires_at"]
         return {**credentials, "expires_at": until if end is None else min(end, until)}
 
-    def _current(self) -> dict[str, Any]:
+    def current(self) -> dict[str, Any]:
+        """Return the credentials with their own end; run the command if there are none, or they
+        end soon."""
         with self._lock:
             if self._is_due() and self._paused_until <= time.monotonic():
                 self._run()
