@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 from tests.fakes.web import WebProcess
 
 from wal2lake.testing.waits import wait_until
+from wal2lake.web.bounds import Acceptor
 
 MEMORY_LIMIT = 120 << 20
 
@@ -105,3 +107,27 @@ def test_the_process_is_small(web):
     maps = Path(f"/proc/{web.process.pid}/maps").read_text()
     for name in ("numpy", "pyarrow", "duckdb", "pyspark", "psycopg", "libpq"):
         assert name not in maps
+
+
+def test_small_answers_are_sent_at_once():
+    """The second write of an answer would wait 40 ms for the client's TCP."""
+    made: asyncio.Future[asyncio.BaseTransport]
+
+    class Greeter(asyncio.Protocol):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            made.set_result(transport)
+
+    async def accept() -> int:
+        nonlocal made
+        made = asyncio.get_running_loop().create_future()
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            acceptor = Acceptor([listener], Greeter, lambda: 0, None)
+            with socket.create_connection(listener.getsockname()):
+                transport = await asyncio.wait_for(made, 10)
+                accepted = transport.get_extra_info("socket")
+                delay_off = accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+                transport.close()
+            acceptor.close()
+        return int(delay_off)
+
+    assert asyncio.run(accept())
