@@ -66,12 +66,17 @@ class WebProcess:
         return port
 
     def get(
-        self, path: str, *, method: str = "GET", headers: dict[str, str] | None = None
+        self,
+        path: str,
+        *,
+        method: str = "GET",
+        headers: dict[str, str] | None = None,
+        body: bytes | None = None,
     ) -> tuple[int, dict[str, str], bytes]:
         """Return status, headers and body of one request."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
         try:
-            connection.request(method, path, headers=headers or {})
+            connection.request(method, path, body, headers or {})
             answer = connection.getresponse()
             found = {k.lower(): v for k, v in answer.getheaders()}
             return answer.status, found, answer.read()

@@ -188,6 +188,39 @@ def test_other_machines_need_a_role_of_pg_monitor(watched, authority):
 
 
 @pytest.mark.slow
+def test_readers_of_iceberg_on_other_machines_need_a_role_but_not_pg_monitor(
+    watched, authority
+):
+    watched.sql("create role reader login password 'sesame'")
+    context = ssl.create_default_context(cafile=str(authority.certificate))
+    connection = http.client.HTTPSConnection(
+        "127.0.0.1", port(watched, "https"), timeout=30, context=context
+    )
+
+    def ask(path: str, body: str | None = None, **headers: str) -> tuple[int, Any]:
+        method = "GET" if body is None else "POST"
+        connection.request(method, path, body, headers)
+        answer = connection.getresponse()
+        return answer.status, json.loads(answer.read())
+
+    try:
+        assert ask("/v1/config")[0] == 401
+        basic = get_from_elsewhere(watched, authority, "/v1/config", "reader:sesame")
+        assert basic[0] == 401
+        status, answer = ask(
+            "/v1/oauth/tokens",
+            "grant_type=client_credentials&client_id=reader&client_secret=sesame",
+        )
+        assert status == 200
+        bearer = f"Bearer {answer['access_token']}"
+        assert ask("/v1/config", Authorization=bearer)[0] == 200
+        namespaces = ask("/v1/latest/namespaces", Authorization=bearer)
+        assert namespaces == (200, {"namespaces": [], "next-page-token": None})
+    finally:
+        connection.close()
+
+
+@pytest.mark.slow
 def test_plain_http_on_the_port_for_tls_gets_no_answer(watched):
     connection = http.client.HTTPConnection("127.0.0.1", port(watched, "https"))
     with pytest.raises((http.client.HTTPException, OSError)):

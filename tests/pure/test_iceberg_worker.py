@@ -13,90 +13,18 @@ from typing import Any
 import pytest
 from pyiceberg.table import StaticTable
 from structlog.testing import capture_logs
-from tests.fakes.mirrored_table import COLUMNS, MirroredTable, now_ms
+from tests.fakes.mirrored_table import COLUMNS, MirroredTable
+from tests.fakes.mirroring import MirroringNode
 
-from wal2lake.catalog import Catalog, Subscription, SubscriptionRel, TableDef
+from wal2lake.catalog import Catalog, TableDef
 from wal2lake.errors import StorageError
-from wal2lake.lake.iceberg import IcebergMirror
 from wal2lake.lake.iceberg.place import MirrorPlace
-from wal2lake.local.mirrors import MirrorWorker, wanted_mirrors
+from wal2lake.local.mirrors import wanted_mirrors
 from wal2lake.local.mirrors import worker as worker_module
-from wal2lake.model import Lsn, Oid, SyncState
-from wal2lake.settings import IcebergSettings
+from wal2lake.model import Lsn, Oid
 from wal2lake.testing.waits import wait_until
 
 pytestmark = pytest.mark.usefixtures("no_fsync")
-
-SUBID = Oid(20000)
-
-
-class World:
-    """A catalog with tables, and a worker."""
-
-    def __init__(self, directory: Path, table_format: str = "delta") -> None:
-        self.directory = directory
-        self.catalog = Catalog.create(directory / "catalog.sqlite", "me", None)
-        options = {"table_format": table_format}
-        self.catalog.create_subscription(
-            Subscription(
-                SUBID, "s", Oid(10), True, "host=p", "s", ("p",), options=options
-            ),
-            [],
-        )
-        self.stored: dict[str, MirroredTable] = {}
-        self.synced: list[tuple[str, int, bool]] = []
-        self.tables = self
-        self.settings: Any = SimpleNamespace(iceberg=IcebergSettings())
-        self.mirrors = IcebergMirror(self, now_ms)
-        self.worker = MirrorWorker(self)  # type: ignore[arg-type]
-
-    def table(
-        self, oid: int, *, filled: bool = True, **parameters: str
-    ) -> MirroredTable:
-        name = f"t{oid}"
-        table = MirroredTable(self.directory / name)
-        table.append({"id": [oid], "name": ["a"]})
-        self.stored[table.location] = table
-        self.catalog.create_table(
-            TableDef(
-                Oid(oid),
-                "public",
-                name,
-                Oid(10),
-                (),
-                (),
-                table.location,
-                parameters=tuple(parameters.items()),
-            )
-        )
-        if filled:
-            rel = SubscriptionRel(
-                SUBID, Oid(oid), "public", name, SyncState.READY, Lsn(0), oid
-            )
-            self.catalog.add_rels([rel])
-        return table
-
-    def publish(self, lsn: int, versions: dict[MirroredTable, int]) -> None:
-        oids = {table.location: table.oid for table in self.catalog.tables()}
-        self.catalog.publish(
-            SUBID, Lsn(lsn), {oids[table.location]: v for table, v in versions.items()}
-        )
-
-    def sync(self, location: str, version: int) -> None:
-        """Note the call, and whether there is a mirror already."""
-        is_mirrored = (Path(location) / "_iceberg").exists()
-        self.synced.append((location, version, is_mirrored))
-
-    def __getattr__(self, name: str) -> Any:
-        """Answer as the port of the table that is asked for."""
-
-        def answer(asked: Any, *given: Any) -> Any:
-            location = asked if isinstance(asked, str) else asked.location
-            return getattr(self.stored[location], name)(asked, *given)
-
-        if name in ("state", "state_at", "actions", "plainly_read"):
-            return answer
-        raise AttributeError(name)
 
 
 def ids(table: MirroredTable) -> list[int] | None:
@@ -107,7 +35,7 @@ def ids(table: MirroredTable) -> list[int] | None:
 
 
 def test_a_parameter_decides_before_the_subscription(tmp_path: Path) -> None:
-    world = World(tmp_path, "iceberg")
+    world = MirroringNode(tmp_path, "iceberg")
     by_source, not_this, local, own = (
         world.table(1),
         world.table(2, iceberg="false"),
@@ -126,7 +54,7 @@ def test_a_parameter_decides_before_the_subscription(tmp_path: Path) -> None:
 def test_a_node_without_mirrors_reads_no_table_from_the_catalog(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world = World(tmp_path)
+    world = MirroringNode(tmp_path)
     table = world.table(1)
     read: list[Catalog] = []
     tables = Catalog.tables
@@ -148,7 +76,7 @@ def test_one_name_of_a_table_is_enough(tmp_path: Path) -> None:
     """A table and its partition are one table of the lake."""
     for number, values in enumerate((("true", "false"), ("false", "true"))):
         (tmp_path / str(number)).mkdir()
-        world = World(tmp_path / str(number))
+        world = MirroringNode(tmp_path / str(number))
         table = world.table(1, iceberg=values[0])
         (known,) = world.catalog.tables()
         other = replace(
@@ -160,13 +88,13 @@ def test_one_name_of_a_table_is_enough(tmp_path: Path) -> None:
 
 
 def test_the_published_version_is_shown(tmp_path: Path) -> None:
-    world = World(tmp_path, "iceberg")
+    world = MirroringNode(tmp_path, "iceberg")
     table = world.table(1)
     world.publish(100, {table: 1})
     table.append({"id": [2], "name": ["b"]})
     world.worker.round()
     assert ids(table) == [1]
-    (wanted,) = wanted_mirrors(world.catalog)
+    (wanted,) = wanted_mirrors(world.catalog, world.catalog.newest_vectors())
     assert (wanted.version, wanted.lsn) == (1, Lsn(100))
     world.publish(200, {table: 2})
     world.worker.round()
@@ -174,7 +102,7 @@ def test_the_published_version_is_shown(tmp_path: Path) -> None:
 
 
 def test_a_version_is_durable_before_it_is_shown(tmp_path: Path) -> None:
-    world = World(tmp_path)
+    world = MirroringNode(tmp_path)
     table = world.table(1, filled=False, iceberg="true")
     world.worker.round()
     world.worker.round()
@@ -182,7 +110,7 @@ def test_a_version_is_durable_before_it_is_shown(tmp_path: Path) -> None:
 
 
 def test_a_table_that_cannot_be_mirrored_holds_up_no_other(tmp_path: Path) -> None:
-    world = World(tmp_path, "iceberg")
+    world = MirroringNode(tmp_path, "iceberg")
     bad, good = world.table(1), world.table(2)
     bad.define((("a", "variant"),))
     world.worker.round()
@@ -193,7 +121,7 @@ def test_a_table_that_cannot_be_mirrored_holds_up_no_other(tmp_path: Path) -> No
 
 
 def test_a_mirror_that_nobody_wants_any_more_goes(tmp_path: Path) -> None:
-    world = World(tmp_path)
+    world = MirroringNode(tmp_path)
     table = world.table(1, iceberg="true")
     world.worker.round()
     assert world.mirrors.oldest_version(table.location) == 1
@@ -211,7 +139,7 @@ def test_the_mirror_of_an_idle_table_begins_anew(
     tmp_path: Path, clock: Clock, left: str | None
 ) -> None:
     """Whose folder was removed, or whose metadata is damaged."""
-    world = World(tmp_path, "iceberg")
+    world = MirroringNode(tmp_path, "iceberg")
     table = world.table(1)
     world.worker.round()
     shutil.rmtree(table.root / "_iceberg")
@@ -228,11 +156,11 @@ def test_the_mirror_of_an_idle_table_begins_anew(
 def test_a_dropped_table_is_not_begun(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world = World(tmp_path, "iceberg")
+    world = MirroringNode(tmp_path, "iceberg")
     tables = [world.table(1), world.table(2)]
 
-    def drop_after_the_list(catalog: Catalog) -> Any:
-        wanted = list(wanted_mirrors(catalog))
+    def drop_after_the_list(catalog: Catalog, states: Any) -> Any:
+        wanted = list(wanted_mirrors(catalog, states))
         world.catalog.drop_table(Oid(1))
         world.worker.leave(tables[0].location)
         return wanted
@@ -243,7 +171,7 @@ def test_a_dropped_table_is_not_begun(
 
 
 def test_a_drop_waits_for_one_step_of_the_worker(tmp_path: Path) -> None:
-    world = World(tmp_path, "iceberg")
+    world = MirroringNode(tmp_path, "iceberg")
     table = world.table(1)
     begun, dropped = threading.Event(), threading.Event()
 
@@ -269,7 +197,7 @@ def test_a_drop_waits_for_one_step_of_the_worker(tmp_path: Path) -> None:
 
 
 def test_the_folder_of_a_table_that_is_gone_is_not_made(tmp_path: Path) -> None:
-    world = World(tmp_path, "iceberg")
+    world = MirroringNode(tmp_path, "iceberg")
     table = world.table(1)
     table.root.rename(tmp_path / "gone")
     world.worker.round()
@@ -301,7 +229,7 @@ VARIANT = (("a", "variant"),)
 def test_a_mirror_that_does_not_follow_holds_nothing_after_its_history(
     tmp_path: Path, clock: Clock
 ) -> None:
-    world = World(tmp_path, "iceberg")
+    world = MirroringNode(tmp_path, "iceberg")
     table = world.table(1)
     world.worker.round()
     table.define(VARIANT)
@@ -327,7 +255,7 @@ def test_a_mirror_that_does_not_follow_holds_nothing_after_its_history(
 def test_a_mirror_that_follows_again_has_its_whole_history_again(
     tmp_path: Path, clock: Clock
 ) -> None:
-    world = World(tmp_path, "iceberg")
+    world = MirroringNode(tmp_path, "iceberg")
     table = world.table(1)
     world.worker.round()
     for columns in (VARIANT, COLUMNS, VARIANT):

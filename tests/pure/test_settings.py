@@ -47,12 +47,13 @@ def test_the_default_file_shows_every_setting_with_its_unit_and_default():
     shown = {}
     for section, table in tomllib.loads(uncommented).items():
         shown.update({f"{section}.{key}": value for key, value in table.items()})
-    assert set(shown) == set(parameter_names()) - {"spark.conf"}
+    tables = {"spark.conf", "iceberg.reader_properties"}
+    assert set(shown) == set(parameter_names()) - tables
     defaults = Settings(directory=Path("/"))
     for name, value in shown.items():
         section, _, key = name.partition(".")
         assert getattr(getattr(defaults, section), key) == value
-    assert "# [spark.conf]" in text
+    assert all(f"# [{name}]" in text for name in tables)
     assert "(milliseconds, 1 to 2147483647, default 250)" in text.replace("\n# ", " ")
 
 

@@ -61,6 +61,9 @@ TOKENS = st.sampled_from(
         b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
         b"/health/live",
         b"/metrics",
+        b"/v1/config?warehouse=lsn-0-0",
+        b"/v1/oauth/tokens",
+        b"/v1/%2F/namespaces/%1F/tables/%ff",
         b"/%ff%00",
         b"/../../etc/passwd",
         b"http://evil.example/",
@@ -75,6 +78,8 @@ TOKENS = st.sampled_from(
         b"Connection: upgrade\r\nUpgrade: websocket\r\n",
         b"Expect: 100-continue\r\n",
         b"Authorization: Basic ////\r\n",
+        b"Authorization: Bearer 10.99.\xff\r\n",
+        b"If-None-Match: W/,*\r\n",
         b"Accept: application/openmetrics-text;version=\xc3\xa9\r\n",
         b"Accept: application/openmetrics-text;version=1.x.;q=;;,,\r\n",
         b"Range: bytes=0-\r\n",
@@ -149,6 +154,48 @@ def test_a_body_is_not_read(web):
     answer = send(web, head % (1 << 30) + b"x" * (1 << 20))
     assert answer == b"" or answer.startswith(b"HTTP/1.1 405 ")
     assert lives(web)
+
+
+def test_a_form_for_a_token_is_bounded(web):
+    head = (
+        b"POST /v1/oauth/tokens HTTP/1.1\r\nHost: localhost\r\n"
+        b"Content-Type: application/x-www-form-urlencoded\r\nContent-Length: %d\r\n\r\n"
+    )
+    answer = send(web, head % (1 << 30) + b"x" * (1 << 20))
+    assert answer == b"" or answer.startswith(b"HTTP/1.1 400 ")
+    for body in (b"\xff\x00", b"&" * 5000, b"a=1&" * 4000, b"grant_type=%ff", b"="):
+        answer = send(web, head % len(body) + body)
+        assert answer.startswith(b"HTTP/1.1 400 "), answer
+    # It ends before it is complete.
+    assert send(web, head % 100 + b"grant") == b""
+    assert lives(web)
+
+
+@pytest.mark.slow
+def test_a_form_that_does_not_arrive_is_not_waited_for(web):
+    head = b"POST /v1/oauth/tokens HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", web.port), timeout=30) as client:
+        client.sendall(head)
+        assert client.recv(65536).startswith(b"HTTP/1.1 400 ")
+        while client.recv(65536):
+            pass
+    assert lives(web)
+
+
+def test_the_tables_are_for_those_who_have_a_token(web):
+    for path in (
+        "/v1/config",
+        "/v1/latest/namespaces",
+        "/v1/latest/namespaces/a/tables/b",
+        "/v1/",
+        "/v1//",
+        "/%761/config",
+    ):
+        status, headers, _ = web.get(path)
+        assert (status, headers["content-type"]) == (401, "application/json"), path
+        assert headers["x-content-type-options"] == "nosniff"
+    status, _, _ = web.get("/v1/config", headers={"Host": "evil.example"})
+    assert status == 403
 
 
 def test_a_hundred_connections_that_say_nothing_leave_room_for_others(web):

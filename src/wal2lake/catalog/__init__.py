@@ -20,6 +20,7 @@ connects to a server, imports Spark or NumPy.
                        of all of them
     access/            roles, and the privileges that follow from them
     mapped/            positions and commit times of a running subscription, in mapped files
+    mirrored/          what the node's Iceberg catalog shows, in files
     registered         what is registered in a catalog of others, in a file
     overview           what monitoring needs, read at once by another process
 """
@@ -64,6 +65,13 @@ from wal2lake.catalog.images import (
     revive,
 )
 from wal2lake.catalog.mapped.progress import Progress, ProgressFile, read_progress
+from wal2lake.catalog.mirrored import (
+    MirrorMoment,
+    MomentReader,
+    MomentWriter,
+    ShownTable,
+    ShownTables,
+)
 from wal2lake.catalog.objects.historyrecords import (
     HISTORY_OF,
     HistoryFeed,
@@ -183,6 +191,9 @@ __all__ = [
     "KnownSlot",
     "LocalCommit",
     "LookedAt",
+    "MirrorMoment",
+    "MomentReader",
+    "MomentWriter",
     "Namespace",
     "NewSource",
     "NotedConflict",
@@ -220,6 +231,8 @@ __all__ = [
     "SetGeneration",
     "SetKey",
     "SetNotNull",
+    "ShownTable",
+    "ShownTables",
     "SnapshotVector",
     "Subscription",
     "SubscriptionError",

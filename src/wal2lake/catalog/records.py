@@ -548,7 +548,7 @@ class NotedConflict:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotVector:
-    """One published consistent state of a subscription's tables."""
+    """One published state of a subscription's tables, at positions ``since`` (None: ``lsn``) on."""
 
     subid: Oid
     lsn: Lsn
@@ -557,8 +557,8 @@ class SnapshotVector:
     versions: dict[int, int]
     """Delta versions by table OID."""
     apart: Mapping[int, Lsn] = field(default_factory=dict)
-    """Positions of tables that are not at ``lsn``, because they have left the common snapshot:
-    paused, catching up, or copied anew alone."""
+    """Positions of tables that are paused, catching up or copied alone, so are not at ``lsn``."""
+    since: Lsn | None = None
 
     def elsewhere(self, relid: Oid) -> Lsn | None:
         """Return the position of a table that is not at ``lsn``; None if it is at ``lsn``."""

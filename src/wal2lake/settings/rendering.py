@@ -50,7 +50,8 @@ def render_default_toml(changes: Mapping[str, object] | None = None) -> str:
 
 
 def _render(section: str, f: Field[Any], chosen: Mapping[str, object]) -> Iterator[str]:
-    text = f"{f.metadata['doc']} ({facts(f)})"
+    noted = facts(f)
+    text = f"{f.metadata['doc']} ({noted})" if noted else f.metadata["doc"]
     yield from textwrap.wrap(text, _WIDTH, initial_indent="# ", subsequent_indent="# ")
     if f.default is MISSING:
         # A TOML table: a header line, then "name" = "value" lines.

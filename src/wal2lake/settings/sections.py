@@ -381,6 +381,13 @@ class IcebergSettings:
         maximum=_BYTES_MAX,
         receivers=False,
     )
+    reader_properties: Mapping[str, str] = setting(
+        MappingProxyType({}),
+        "Properties that clients of the node's Iceberg catalog get with each table, to open its"
+        ' files: "s3.access-key-id" = "...", for example. Give a key that may only read.',
+        receivers=False,
+        secret=True,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -443,13 +450,14 @@ class PublishSettings:
 
 @dataclass(frozen=True, slots=True)
 class WebSettings:
-    """Metrics, health checks and the page, served over HTTP by a process of its own."""
+    """Metrics, health checks, the page and the Iceberg catalog, over HTTP, by an own process."""
 
     listen: str = setting(
         "127.0.0.1:5481",
         "Addresses to listen on, each as HOST:PORT, comma-separated; '*' for all hosts, port 0"
         " lets the system choose (see wal2lake status). Empty: none. Beyond this machine TLS is"
-        " needed (ssl of [node]), and clients log in as a superuser or a member of pg_monitor.",
+        " needed (ssl of [node]), and clients log in as a superuser or a member of pg_monitor;"
+        " those of the Iceberg catalog as any role, everywhere.",
         receivers=False,
     )
 
@@ -498,7 +506,7 @@ class Settings:
     web: WebSettings = WebSettings()
     lake: LakeSettings = LakeSettings()
     store: StoreSettings = field(default_factory=StoreSettings)
-    iceberg: IcebergSettings = IcebergSettings()
+    iceberg: IcebergSettings = field(default_factory=IcebergSettings)
     catalog: CatalogSettings = field(default_factory=CatalogSettings)
     alerts: AlertSettings = AlertSettings()
 
@@ -556,6 +564,11 @@ class Settings:
     def run_directory(self) -> Path:
         """Directory of sockets, positions and other facts of running processes."""
         return self.directory / "run"
+
+    @property
+    def iceberg_directory(self) -> Path:
+        """Directory of what the Iceberg catalog shows."""
+        return self.run_directory / "iceberg"
 
     @property
     def log_file(self) -> Path | None:

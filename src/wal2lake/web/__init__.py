@@ -1,7 +1,7 @@
 """The node's web process: metrics, health checks, the page and alerts, read-only.
 
-Takes: HTTP requests; facts from ``health``. Gives: OpenMetrics, JSON, the page, alerts. Owns: the
-addresses of ``[web] listen``, and access to them. Never: changes the node,
+Takes: HTTP requests; facts from ``health``. Gives: OpenMetrics, JSON, the page, alerts, the Iceberg
+catalog. Owns: the addresses of ``[web] listen``, and access to them. Never: changes the node,
 waits for the engine without a bound, loads Spark, NumPy or Arrow.
 
     __main__     the process: settings, signals, retries of addresses; start here
@@ -13,6 +13,7 @@ waits for the engine without a bound, loads Spark, NumPy or Arrow.
     app          the routes
     checks       /health/live and /health/ready
     metrics/     /metrics
+    iceberg/     /v1/: the tables, for Iceberg's clients
     page, api    the page's readings, JSON and events; its files are in static/
     alerts/      messages when a problem begins and when it ends
 """

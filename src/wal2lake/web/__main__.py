@@ -26,6 +26,7 @@ from wal2lake.settings import Settings, load
 from wal2lake.web.alerts import Alerts
 from wal2lake.web.app import WebContext, make_app
 from wal2lake.web.bounds import limit_tls_buffers
+from wal2lake.web.iceberg import IcebergCatalog
 from wal2lake.web.listening import RETRY_SECONDS, Listening, redirect_logs
 from wal2lake.web.page import open_page
 from wal2lake.web.reading import NodeReadings
@@ -73,9 +74,10 @@ class _WebProcess:
         self._alerts = Alerts(self._settings)
         self._readings = NodeReadings(self._settings, observe=self._alerts.observe)
         page = open_page(self._readings, lambda: self._settings)
-        context = WebContext(lambda: self._settings, self._readings, page)
         catalog = Catalog(self._settings.catalog_file, self._settings.warehouse)
         visitors = Visitors(catalog)
+        iceberg = IcebergCatalog(lambda: self._settings, visitors)
+        context = WebContext(lambda: self._settings, self._readings, page, iceberg)
         listening = Listening(
             lambda address: make_app(
                 context, None if address.is_loopback else visitors
@@ -98,6 +100,7 @@ class _WebProcess:
             context.stopping.set()
             following.cancel()
             page.stop()
+            iceberg.stop()
             await listening.close()
             self._readings.close()
             self._alerts.stop()

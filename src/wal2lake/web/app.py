@@ -20,6 +20,7 @@ from wal2lake.settings import Settings
 from wal2lake.web import checks
 from wal2lake.web.api import PageApi
 from wal2lake.web.guard import Guard
+from wal2lake.web.iceberg import IcebergCatalog
 from wal2lake.web.metrics import MetricsRoute
 from wal2lake.web.reading import NodeReadings
 from wal2lake.web.visitors import Visitors
@@ -35,6 +36,8 @@ class WebContext:
     """The node's state, read at most once a second for all routes."""
     page: PageApi
     """The page and its data, for all addresses."""
+    iceberg: IcebergCatalog
+    """The Iceberg REST catalog, for all addresses."""
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the process ends: an endless answer must end, too."""
 
@@ -44,6 +47,7 @@ def _routes(context: WebContext) -> list[BaseRoute]:
         *checks.routes(context.readings),
         *MetricsRoute(context.readings).routes(),
         *context.page.routes(),
+        *context.iceberg.routes(),
     ]
 
 

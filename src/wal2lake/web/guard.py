@@ -7,6 +7,7 @@
                                       shows would read ours under that site's name)
     elsewhere: a role's password      401, 403, 429 (``visitors``); /health/ needs none, and then
                                       gives no reasons in words
+    /v1/: the Iceberg catalog         its own methods and logins, on all addresses (``iceberg``)
 
 Every response carries the headers that keep a browser from doing more with it than showing it:
 scripts, styles and connections of this server alone, no frames, no guessing of types, no copies.
@@ -24,6 +25,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from wal2lake.web.iceberg import CATALOG_PATHS
 from wal2lake.web.visitors import Visitors
 
 _METHODS: Final = ("GET", "HEAD")
@@ -77,7 +79,8 @@ class Guard:
         await (refusal or self._app)(scope, receive, guarded)
 
     async def _refusal(self, scope: Scope) -> PlainTextResponse | None:
-        if scope["method"] not in _METHODS:
+        is_catalog = scope["path"].startswith(CATALOG_PATHS)
+        if scope["method"] not in _METHODS and not is_catalog:
             return PlainTextResponse(
                 "Only GET and HEAD are allowed.\n",
                 405,
@@ -89,6 +92,9 @@ class Guard:
             is_own_host = host is None or _is_this_machine(host)
             scope.setdefault("state", {})[ADMITTED] = is_own_host
             return None if is_own_host else _foreign_host()
+        if is_catalog:
+            scope.setdefault("state", {})[ADMITTED] = False
+            return None
         client = scope.get("client")
         refusal = await self._visitors.refusal(
             headers.get("authorization"), client[0] if client else ""

@@ -108,9 +108,37 @@ class Visitors:
             )
         return None
 
+    async def login(
+        self, name: str, password: str, address: str
+    ) -> Role | float | None:
+        """Return the role of a visitor who logs in for more than reading the node's state; None for
+        a wrong name or password, seconds if the address has failed too often. StorageError."""
+        loop = asyncio.get_running_loop()
+        role = await loop.run_in_executor(
+            self._thread, self._prove, name, password, address
+        )
+        if role is None:
+            get_logger().warning(
+                f'password authentication failed for user "{name}"', client=address
+            )
+        return role
+
     # ---- in the thread ----------------------------------------------------------------
 
     def _attempt(self, name: str, password: str, address: str) -> _Verdict | float:
+        """Decide about one visitor, or return the time until the address may try again."""
+        role = self._prove(name, password, address)
+        if isinstance(role, float):
+            return role
+        if role is None:
+            return _Verdict.WRONG
+        authority = self._catalog.authority()
+        monitor = authority.by_name[_MONITOR]
+        if role.login and authority.has_privileges_of(role.oid, monitor.oid):
+            return _Verdict.ADMITTED
+        return _Verdict.DENIED
+
+    def _prove(self, name: str, password: str, address: str) -> Role | float | None:
         """Look at one password, or return the time until the address may try again.
 
         It is counted before the next one is looked at, however many come at once."""
@@ -118,26 +146,16 @@ class Visitors:
             wait = self._throttle.wait_seconds(address, self._clock())
             if wait > 0:
                 return wait
-        verdict = self._judge(name, password)
-        if verdict is _Verdict.WRONG:
+        role = self._catalog.role(name)
+        if not self._fits(role, password) or role is None:
             self._throttle.failed(address, self._clock())
-        else:
-            self._throttle.succeeded(address)
-        return verdict
+            return None
+        self._throttle.succeeded(address)
+        return role
 
     def _is_proved(self, name: str, password: str) -> bool:
         role = self._catalog.role(name)
         return role is not None and self._digest(role, password) in self._proved
-
-    def _judge(self, name: str, password: str) -> _Verdict:
-        role = self._catalog.role(name)
-        if not self._fits(role, password) or role is None:
-            return _Verdict.WRONG
-        authority = self._catalog.authority()
-        monitor = authority.by_name[_MONITOR]
-        if role.login and authority.has_privileges_of(role.oid, monitor.oid):
-            return _Verdict.ADMITTED
-        return _Verdict.DENIED
 
     def _fits(self, role: Role | None, password: str) -> bool:
         digest = None if role is None else self._digest(role, password)

@@ -423,4 +423,5 @@ def _vector(row: sqlite3.Row) -> SnapshotVector:
         committed_at=row["committed_at"],
         versions=_versions(row["versions"]),
         apart=_apart(row["apart"]),
+        since=Lsn(row["since"]),
     )

@@ -16,6 +16,17 @@ commits to Delta, or reads a row.
 """
 
 from wal2lake.lake.iceberg.metadata import MirrorCursor
-from wal2lake.lake.iceberg.mirror import IcebergMirror, Mirrored, MirrorOptions
+from wal2lake.lake.iceberg.mirror import (
+    IcebergMirror,
+    Mirrored,
+    MirrorOptions,
+    ShownMirror,
+)
 
-__all__ = ["IcebergMirror", "MirrorCursor", "MirrorOptions", "Mirrored"]
+__all__ = [
+    "IcebergMirror",
+    "MirrorCursor",
+    "MirrorOptions",
+    "Mirrored",
+    "ShownMirror",
+]

@@ -8,6 +8,7 @@ The cursor is in the summary of the newest snapshot, so it changes in one commit
     wal2lake.table_id         Delta's id of the table
     wal2lake.delta_version    the version that the snapshot shows
     wal2lake.lsn              all transactions that commit before this position are in it
+    wal2lake.moment           number of the round of mirroring that has made the snapshot
 
 A snapshot leaves the metadata some time after the next one has replaced it, however old it is
 itself: until then readers begin with it. It is one moment of the table, so a reader of an old one
@@ -32,6 +33,7 @@ from wal2lake.lake.iceberg.columns import PARTITION_IDS, Json, MirroredColumns
 TABLE_ID: Final = "wal2lake.table_id"
 VERSION: Final = "wal2lake.delta_version"
 LSN: Final = "wal2lake.lsn"
+MOMENT: Final = "wal2lake.moment"
 _MAPPED: Final = "wal2lake.column_mapping"
 _NAME_MAPPING: Final = "schema.name-mapping.default"
 
@@ -49,6 +51,8 @@ class MirrorCursor:
     """Delta's version."""
     lsn: str | None
     """Position in PostgreSQL's form; None: the table belongs to no subscription."""
+    moment: int | None = None
+    """Number that all snapshots of one round of mirroring have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +139,7 @@ def with_snapshot(metadata: Json, snapshot: NewSnapshot) -> Json:
         TABLE_ID: cursor.table_id,
         VERSION: str(cursor.version),
         **({} if cursor.lsn is None else {LSN: cursor.lsn}),
+        **({} if cursor.moment is None else {MOMENT: str(cursor.moment)}),
         **snapshot.summary,
     }
     sequence = metadata["last-sequence-number"] + 1
@@ -243,7 +248,20 @@ def cursor_of(metadata: Json) -> MirrorCursor | None:
     if snapshot is None:
         return None
     summary: Mapping[str, Any] = snapshot["summary"]
-    return MirrorCursor(summary[TABLE_ID], int(summary[VERSION]), summary.get(LSN))
+    moment = summary.get(MOMENT)
+    return MirrorCursor(
+        summary[TABLE_ID],
+        int(summary[VERSION]),
+        summary.get(LSN),
+        None if moment is None else int(moment),
+    )
+
+
+def moments_of(metadata: Json) -> list[int]:
+    """Return the number of the round that has made each snapshot; 0 for one without a number."""
+    return [
+        int(snapshot["summary"].get(MOMENT, 0)) for snapshot in metadata["snapshots"]
+    ]
 
 
 def oldest_version(metadata: Json) -> int | None:

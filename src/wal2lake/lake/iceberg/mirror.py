@@ -24,7 +24,7 @@ from __future__ import annotations
 import secrets
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import pyarrow.parquet as pq
@@ -54,6 +54,7 @@ from wal2lake.lake.iceberg.metadata import (
     current_schema,
     current_snapshot,
     cursor_of,
+    moments_of,
     name_mapping,
     new_table,
     oldest_version,
@@ -107,6 +108,17 @@ class Mirrored:
     """True if the mirror began anew, so earlier snapshots are gone."""
     already_done: bool = False
     """True if the mirror already was at the version or past it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShownMirror:
+    """A mirror as readers see it."""
+
+    path: str
+    """Path of the newest metadata file."""
+    metadata: Json
+    moments: Sequence[int]
+    """For each snapshot the number of the round that has made it; 0 without one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,9 +182,11 @@ class IcebergMirror:
         lsn: str | None,
         options: MirrorOptions = MirrorOptions(),
         check: Check = lambda: None,
+        moment: Callable[[], int | None] = lambda: None,
     ) -> Mirrored:
         """Show a version of the table, durably. ``check`` is called between the steps and ends the
         work by raising, as for all methods; before the commit nothing names what was written.
+        ``moment`` gives the number of the round; it is called if there will be a snapshot.
 
         CommitConflict (40001) if another process has mirrored meanwhile: repeat.
         FeatureNotSupportedError (0A000) if the table has no form in Iceberg; the mirror then stays
@@ -204,6 +218,7 @@ class IcebergMirror:
             following = self._first(location, place, state, options)
         if current is None:
             place.make()
+        target = replace(target, moment=moment())
         made = self._commit(location, place, current, following, target, options)
         return Mirrored(target, made.number, anew=anew and current is not None)
 
@@ -229,6 +244,16 @@ class IcebergMirror:
         return place.remove_others(
             _needed(place, stored.metadata), stored.number, self._clock_ms()
         )
+
+    def shown(self, location: str, check: Check = lambda: None) -> ShownMirror | None:
+        """Return the newest metadata; None: there is no mirror of this place."""
+        place = _place(location, check)
+        current = self._current(location, place)
+        if current is None or _was_moved(place, current.stored.metadata):
+            return None
+        metadata = current.stored.metadata
+        path = place.metadata_path(current.stored.number)
+        return ShownMirror(path, metadata, moments_of(metadata))
 
     def oldest_version(self, location: str) -> int | None:
         """Return the oldest version of the table whose files the mirror needs; None: no mirror, or

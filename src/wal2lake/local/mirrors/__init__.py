@@ -1,9 +1,10 @@
 """Keeps Iceberg mirrors of tables up to date while the engine runs.
 
-Takes: the node's tables, and the versions that are published. Gives: mirrors that show them. Owns:
-the thread that mirrors. Never: publishes, or writes rows.
+Takes: the node's tables, and the versions that are published. Gives: mirrors that show them, and
+the moments at which all do. Owns: the thread that mirrors. Never: publishes, or writes rows.
 
     wanted    which tables are mirrored, and which version of each is to be shown
+    moments   records what all mirrors show together, for the web process
     worker    mirrors them, every ``iceberg.interval_ms``
 """
 

@@ -11,12 +11,12 @@ shows its newest version.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from wal2lake.catalog import Catalog, SnapshotVector
 from wal2lake.local.retention.holders import TablePlace, places_of
-from wal2lake.model import Lsn
+from wal2lake.model import Lsn, Oid
 from wal2lake.sql.grammar.options import ICEBERG
 
 
@@ -31,8 +31,10 @@ class WantedMirror:
     """All transactions that commit before are in the version. None: the table has no source."""
 
 
-def wanted_mirrors(catalog: Catalog) -> Iterator[WantedMirror]:
-    """Yield the tables that are mirrored."""
+def wanted_mirrors(
+    catalog: Catalog, states: Mapping[Oid, SnapshotVector]
+) -> Iterator[WantedMirror]:
+    """Yield the tables that are mirrored. ``states``: the newest ones of all subscriptions."""
     if not catalog.mentions(ICEBERG):
         return
     chosen = {
@@ -41,7 +43,7 @@ def wanted_mirrors(catalog: Catalog) -> Iterator[WantedMirror]:
         if sub.options.get("table_format") == ICEBERG
     }
     filled = {rel.relid for rel in catalog.rels() if rel.subid in chosen}
-    vectors = list(catalog.newest_vectors().values())
+    vectors = list(states.values())
     for place in places_of(catalog):
         stated = [
             value

@@ -1,10 +1,11 @@
 """Mirrors published versions to Iceberg, in the background.
 
 Takes the node; gives lines in the log. A round begins every ``iceberg.interval_ms``: each mirrored
-table whose published version is not shown yet gets a snapshot. A table that cannot be mirrored is
-reported and tried again, and holds up no other. A mirror holds files and versions of its table. So
-one that has not followed for ``iceberg.history_ms``, whatever the reason, is removed, and begins
-anew once the table can be mirrored: VACUUM would never remove anything again otherwise.
+table whose published version is not shown yet gets a snapshot. When all tables are done, the round
+is recorded as a moment (``moments``). A table that cannot be mirrored is reported and tried again,
+and holds up no other. A mirror holds files and versions of its table. So one that has not followed
+for ``iceberg.history_ms``, whatever the reason, is removed, and begins anew once the table can be
+mirrored: VACUUM would never remove anything again otherwise.
 
 Every ``_TRIM_SECONDS`` old snapshots go, also those of tables that nobody writes, and mirrors of
 tables that are mirrored no longer.
@@ -19,18 +20,21 @@ Called by the engine.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Final
 
+from wal2lake.catalog import SnapshotVector
 from wal2lake.errors import UndefinedObjectError
 from wal2lake.lake import CommitConflict
 from wal2lake.lake.iceberg import IcebergMirror, MirrorOptions
 from wal2lake.local.concurrency.leaving import LeftTables
 from wal2lake.local.concurrency.rounds import Rounds
+from wal2lake.local.mirrors.moments import RoundMoments
 from wal2lake.local.mirrors.wanted import WantedMirror, wanted_mirrors
 from wal2lake.local.ports import MirrorParts
 from wal2lake.local.retention.holders import TablePlace, places_of
+from wal2lake.model import Oid
 from wal2lake.observe import RepeatedErrors, get_logger
 from wal2lake.settings import IcebergSettings, Settings
 
@@ -54,6 +58,7 @@ class MirrorWorker:
         self._behind: dict[str, float] = {}
         self._trimmed = time.monotonic()
         self._repeated: dict[tuple[str, str], RepeatedErrors] = {}
+        self._moments = RoundMoments(node.settings.iceberg_directory, _now_ms)
         self._log = get_logger().bind(worker="iceberg")
         self._rounds = Rounds(
             "mirroring",
@@ -77,17 +82,37 @@ class MirrorWorker:
 
     def round(self) -> None:
         """Mirror each table once."""
-        mirrored = set()
-        for wanted in wanted_mirrors(self._node.catalog):
-            location = wanted.place.location
-            mirrored.add(location)
-            with self._at(wanted.place) as free:
-                if free:
-                    self._mirror(wanted)
+        self._moments.begin()
+        states = self._node.catalog.newest_vectors()
+        wanted = list(wanted_mirrors(self._node.catalog, states))
+        behind = []
+        for mirror in wanted:
+            with self._at(mirror.place) as free:
+                if free and not self._mirror(mirror):
+                    behind.append(mirror.place)
+        self._complete(states, wanted, behind)
+        mirrored = {mirror.place.location for mirror in wanted}
         for location in self._behind.keys() - mirrored:
             del self._behind[location]
         if time.monotonic() - self._trimmed >= _TRIM_SECONDS:
             self.trim(mirrored)
+
+    def _complete(
+        self,
+        states: Mapping[Oid, SnapshotVector],
+        wanted: Sequence[WantedMirror],
+        behind: Sequence[TablePlace],
+    ) -> None:
+        """Record the moment, unless the engine stops: then tables are missing from the round."""
+        if self._rounds.is_stopping:
+            return
+        oldest_ms = _now_ms() - self._settings.history_ms
+        try:
+            self._moments.complete(states, wanted, behind, oldest_ms)
+        except OSError as error:
+            self._say(
+                "", "a moment of the Iceberg mirrors could not be recorded", error
+            )
 
     def trim(self, mirrored: set[str]) -> None:
         """Remove old snapshots, and mirrors of all tables but ``mirrored``."""
@@ -99,7 +124,7 @@ class MirrorWorker:
                     continue
                 try:
                     if place.location in mirrored:
-                        self._trim(place.location, oldest_ms)
+                        self._trim(place, oldest_ms)
                     elif self._remove(place):
                         self._log.info("mirror removed", table=place.shown)
                 except _MustGo:
@@ -107,13 +132,21 @@ class MirrorWorker:
                 except Exception as error:
                     self._say(place.location, "a mirror could not be trimmed", error)
 
-    def _trim(self, location: str, oldest_ms: int) -> None:
+    def _trim(self, place: TablePlace, oldest_ms: int) -> None:
         """Trim a mirror. If that fails, or there is none, the next round begins with what the place
         has, even if the table is idle."""
+        location = place.location
         shown = self._shown.pop(location, None)
         trimmed = self._mirrors.trim(location, oldest_ms, self._check)
         if shown is not None and trimmed is not None:
+            self._show(place)
             self._shown[location] = shown
+
+    def _show(self, place: TablePlace) -> None:
+        """Give the web process what the mirror shows now."""
+        shown = self._mirrors.shown(place.location, self._check)
+        if shown is not None:
+            self._moments.show(place, shown)
 
     @property
     def _settings(self) -> IcebergSettings:
@@ -145,19 +178,21 @@ class MirrorWorker:
             table is not None and table.location == place.location for table in tables
         )
 
-    def _mirror(self, wanted: WantedMirror) -> None:
+    def _mirror(self, wanted: WantedMirror) -> bool:
+        """Let a mirror show what it should; false if it does not."""
         location = wanted.place.location
         try:
             anew = self._follow(wanted)
         except _MustGo:
-            return
+            return True
         except Exception as error:
             self._could_not(wanted.place, error)
-            return
+            return False
         self._behind.pop(location, None)
         self._repeated.pop((location, _NOT_MIRRORED), None)
         if anew:
             self._log.info("mirror begun anew", table=wanted.place.shown)
+        return True
 
     def _follow(self, wanted: WantedMirror) -> bool:
         """Let a mirror show what it should; returns whether it has begun anew."""
@@ -172,7 +207,10 @@ class MirrorWorker:
         # Readers of Iceberg must see no version that a power loss takes back.
         self._node.tables.sync(location, version)
         lsn = None if wanted.lsn is None else str(wanted.lsn)
-        done = self._mirrors.mirror(location, version, lsn, options, self._check)
+        done = self._mirrors.mirror(
+            location, version, lsn, options, self._check, self._moments.number
+        )
+        self._show(wanted.place)
         self._shown[location] = shown
         return done.anew
 
@@ -199,7 +237,10 @@ class MirrorWorker:
 
     def _remove(self, place: TablePlace) -> bool:
         self._shown.pop(place.location, None)
-        return self._mirrors.remove(place.location, self._check)
+        removed = self._mirrors.remove(place.location, self._check)
+        if removed:
+            self._moments.hide(place)
+        return removed
 
     def _say(self, location: str, text: str, error: Exception) -> None:
         repeated = self._repeated.setdefault((location, text), RepeatedErrors())
