@@ -18,7 +18,7 @@ from wal2lake.catalog import SubscriptionRel
 from wal2lake.commands.tables.dml import run_dml
 from wal2lake.local.transaction.local import LocalTransaction
 from wal2lake.sql.backend import TransactionKind
-from wal2lake.sql.query.writes import SparkWrite
+from wal2lake.sql.query.changes.stored import SparkWrite
 from wal2lake.testing.waits import wait_until
 
 pytestmark = pytest.mark.usefixtures("no_fsync")

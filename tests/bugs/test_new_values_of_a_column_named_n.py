@@ -5,9 +5,10 @@ from __future__ import annotations
 
 from wal2lake.catalog import ColumnDef, TableDef
 from wal2lake.model import Oid
+from wal2lake.sql.query.changes.updates import new_values_sql
 from wal2lake.sql.query.plain import PlainWrite
 from wal2lake.sql.query.translate import TableRef
-from wal2lake.sql.query.writes import new_values_sql, translate_write
+from wal2lake.sql.query.writes import translate_write
 
 
 def test_the_number_of_a_row_has_a_name_of_its_own() -> None:

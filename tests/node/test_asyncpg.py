@@ -85,11 +85,13 @@ async def _use(conninfo: dict[str, Any]) -> None:
                 1 << 40,
             )
             assert done == "UPDATE 1"
-            # Before it finds that it has no text to send.
-            with pytest.raises(asyncpg.FeatureNotSupportedError, match="RETURNING"):
-                await one.fetch(
-                    "insert into of_asyncpg (id) values ($1) returning i", 1
-                )
+            made = await one.fetchrow(
+                "insert into of_asyncpg (id) values ($1) returning id, i + $2", 1, 2
+            )
+            assert made is not None and tuple(made) == (1, None)
+            assert await one.fetchval(
+                "delete from of_asyncpg where id = 1 returning id"
+            )
             async with one.transaction():
                 await one.execute("delete from of_asyncpg where i = $1", 7)
             assert await one.fetchval("select count(*) from of_asyncpg") == 0

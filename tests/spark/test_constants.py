@@ -17,10 +17,11 @@ from wal2lake.errors import Wal2LakeError
 from wal2lake.lake.spark.query import Queries
 from wal2lake.model import Oid
 from wal2lake.pgtypes.moments import numbered
+from wal2lake.sql.query.changes.stored import SparkWrite
 from wal2lake.sql.query.plain import PlainInsert, PlainWrite
 from wal2lake.sql.query.translate import TableRef
 from wal2lake.sql.query.values import types as t
-from wal2lake.sql.query.writes import SparkWrite, translate_write
+from wal2lake.sql.query.writes import translate_write
 
 
 def _numeric(precision: int, scale: int) -> int:

@@ -30,7 +30,8 @@ from wal2lake.lake.spark import Queries
 from wal2lake.lake.staging import Fill, Fills, Volatile
 from wal2lake.local.concurrency.sequencevalues import SequenceLocks, held
 from wal2lake.model import Oid
-from wal2lake.sql.query.writes import default_sql, default_tree
+from wal2lake.sql.query.changes.stored import default_tree
+from wal2lake.sql.query.writes import default_sql
 
 _ZONE: Final = "UTC"
 

@@ -16,7 +16,8 @@ from wal2lake.local.access import check_tables
 from wal2lake.local.node import Caller, need_table
 from wal2lake.local.ports import HasCatalog
 from wal2lake.sql.grammar.statements import TruncateTable
-from wal2lake.sql.query.writes import SparkWrite, truncate_sql
+from wal2lake.sql.query.changes.stored import SparkWrite
+from wal2lake.sql.query.writes import truncate_sql
 
 Run = Callable[[SparkWrite], int]
 """Executes one write; returns the number of rows."""

@@ -40,6 +40,7 @@ from wal2lake.commands.tables.dml import run_dml, truncate, truncated_tables
 from wal2lake.commands.tables.past import AsOf, PastVersions, refuse_to_write
 from wal2lake.engine.rows.answers import ValueFormats, answered
 from wal2lake.engine.rows.filtered import FilteredRead
+from wal2lake.engine.rows.returned import ReturnedRows
 from wal2lake.engine.session.blockdefinitions import BlockDefinitions
 from wal2lake.engine.session.constraintmodes import set_constraints
 from wal2lake.engine.session.copies import copy_outcome
@@ -50,13 +51,13 @@ from wal2lake.engine.session.parametertypes import (
 )
 from wal2lake.engine.session.sessionroles import SessionRoles
 from wal2lake.engine.session.tablenames import Used, table_names
+from wal2lake.engine.session.writtenstatements import analysed_again, described_write
 from wal2lake.errors import (
     FeatureNotSupportedError,
     SqlSyntaxError,
     UsageError,
     Wal2LakeError,
 )
-from wal2lake.lake import CommitConflict
 from wal2lake.local.access import check_tables
 from wal2lake.local.commits.commit import wait_for_standbys
 from wal2lake.local.commits.prepared import Preparing, finish_prepared
@@ -67,9 +68,9 @@ from wal2lake.local.node import Caller, EngineParts
 from wal2lake.local.transaction.definitions import refuse_mixture
 from wal2lake.local.transaction.emittedmessages import emit, empty_transaction
 from wal2lake.local.transaction.local import (
-    DefinitionChanged,
     LocalTransaction,
 )
+from wal2lake.local.transaction.rowwrites import ChangedRows
 from wal2lake.local.transaction.writtenchecks import values_hidden
 from wal2lake.pg import Check
 from wal2lake.sql.backend import (
@@ -89,6 +90,7 @@ from wal2lake.sql.grammar.statements import (
     OtherStatement,
     TruncateTable,
 )
+from wal2lake.sql.query.changes.stored import SparkWrite
 from wal2lake.sql.query.results import Rendering, fields_of, plain_fields
 from wal2lake.sql.query.translate import (
     BoundParameter,
@@ -96,7 +98,7 @@ from wal2lake.sql.query.translate import (
     SparkQuery,
     translate_query,
 )
-from wal2lake.sql.query.writes import SparkWrite, translate_write
+from wal2lake.sql.query.writes import translate_write
 from wal2lake.sql.sysviews import (
     FunctionRequest,
     QueryRoute,
@@ -105,9 +107,6 @@ from wal2lake.sql.sysviews import (
     route_of,
 )
 from wal2lake.wire.frontback import FieldDescription, Format
-
-_ANALYSES: Final = 5
-"""Limit of analyses of one statement, if its tables are altered again and again."""
 
 _QUERIES: Final = (CommandKind.SELECT, CommandKind.VALUES, CommandKind.TABLE)
 _WRITES: Final = (CommandKind.INSERT, CommandKind.UPDATE, CommandKind.DELETE)
@@ -378,6 +377,14 @@ class LakeBackend:
     def describe(self, prepared: _Statement) -> Sequence[FieldDescription] | None:
         """Return the result's columns without running the statement; None without a result."""
         statement = prepared.statement
+        if isinstance(statement, OtherStatement) and statement.kind in _WRITES:
+            resolver, zone = self._resolver, self._context.parameters["TimeZone"]
+            return described_write(
+                prepared.sql,
+                prepared.param_oids,
+                lambda: resolver(self._caller()),
+                zone,
+            )
         if not isinstance(statement, OtherStatement) or statement.kind not in _QUERIES:
             return ANSWERS.get(type(statement))
         nulls = tuple(BoundParameter(None, oid) for oid in prepared.param_oids)
@@ -409,16 +416,12 @@ class LakeBackend:
         if statement.kind in _WRITES:
             self._refuse_in_read_only(statement.kind.name)
             self._definitions.refuse_writes()
-            return Outcome(self._write(caller, prepared.sql, bound))
+            return self._write(caller, prepared.sql, bound, wanted.formats)
         if statement.kind is CommandKind.SET and is_set_constraints(prepared.sql):
+            job, rendering = self._job(), self._rendering()
             return Outcome(
                 set_constraints(
-                    self._node,
-                    caller,
-                    self._transaction,
-                    prepared.sql,
-                    self._job(),
-                    self._rendering(),
+                    self._node, caller, self._transaction, prepared.sql, job, rendering
                 )
             )
         raise FeatureNotSupportedError(
@@ -457,27 +460,17 @@ class LakeBackend:
         return calls.perform(self._node, caller, request.function, request.arguments)
 
     def _write(
-        self, caller: Caller, sql: str, bound: tuple[BoundParameter, ...]
-    ) -> str:
-        return self._retry(
-            lambda reanalysed: self._write_once(caller, sql, bound, reanalysed)
-        )
-
-    def _retry(self, statement: Callable[[bool], str]) -> str:
-        """Run a statement; if a table was altered between analysis and locks, analyse it again.
-
-        PostgreSQL does the same. The argument of ``statement`` is True then."""
-        for attempt in range(_ANALYSES):
-            try:
-                return statement(attempt > 0)
-            except DefinitionChanged:
-                if self._transaction.has_written:
-                    break
-                self._transaction.rollback()
-        raise CommitConflict(
-            "could not serialize access due to concurrent update",
-            detail="A table is being altered.",
-            hint="The transaction might succeed if retried.",
+        self,
+        caller: Caller,
+        sql: str,
+        bound: tuple[BoundParameter, ...],
+        formats: Sequence[Format],
+    ) -> Outcome:
+        return analysed_again(
+            self._transaction,
+            lambda reanalysed: self._write_once(
+                caller, sql, bound, formats, reanalysed
+            ),
         )
 
     def _write_once(
@@ -485,8 +478,9 @@ class LakeBackend:
         caller: Caller,
         sql: str,
         bound: tuple[BoundParameter, ...],
+        formats: Sequence[Format],
         reanalysed: bool,
-    ) -> str:
+    ) -> Outcome:
         zone = self._context.parameters["TimeZone"]
         transaction, used = self._transaction, Used()
         node, snapshot = self._node, self._snapshot()
@@ -503,17 +497,25 @@ class LakeBackend:
             check_tables(self._node.catalog, caller, used)
             check_writable(self._node, write.table, write.verb)
 
-            def run(write: SparkWrite) -> int:
-                with values_hidden(node, caller, write.table):
-                    rows = transaction.run(write, self._rendering(), group)
-                values.finish(rows)
-                return rows
+            rows = ReturnedRows(node, formats, self._rendering())
 
-            return run_dml(node, write, run)
+            def run(write: SparkWrite) -> int:
+                def take(changed: ChangedRows) -> None:
+                    values.finish(changed.count)
+                    rows.take(write, changed, group)
+
+                with values_hidden(node, caller, write.table):
+                    count = transaction.run(write, self._rendering(), group, take)
+                values.finish(count)
+                return count
+
+            return rows.outcome(run_dml(node, write, run), write)
 
     def _truncate(self, caller: Caller, statement: TruncateTable) -> str:
         self._refuse_in_read_only("TRUNCATE TABLE")
-        return self._retry(lambda reanalysed: self._truncate_once(caller, statement))
+        return analysed_again(
+            self._transaction, lambda _: self._truncate_once(caller, statement)
+        )
 
     def _truncate_once(self, caller: Caller, statement: TruncateTable) -> str:
         tables = truncated_tables(self._node, caller, statement)

@@ -19,10 +19,11 @@ from wal2lake.sql.backend import Parameter
 from wal2lake.sql.grammar.copying import CopyTo
 from wal2lake.sql.grammar.lexer import parameter_count
 from wal2lake.sql.grammar.statements import CommandKind, OtherStatement
+from wal2lake.sql.query.changes.stored import SequenceRange
 from wal2lake.sql.query.translate import BoundParameter, Resolver, translate_query
 from wal2lake.sql.query.values.undetermined import Undetermined
 from wal2lake.sql.query.writeparsing import written_tree
-from wal2lake.sql.query.writes import SequenceRange, translate_write
+from wal2lake.sql.query.writes import translate_write
 from wal2lake.sql.sysviews.query.rewrite import determine_parameters
 from wal2lake.wire.frontback import Format
 
@@ -33,7 +34,7 @@ _NO_SUCH_NAME: Final = ("42P01", "42703")
 _WRITES: Final = (CommandKind.INSERT, CommandKind.UPDATE, CommandKind.DELETE)
 
 
-def _numbers(column: ColumnDef, count: int | None) -> SequenceRange:
+def sample_values(column: ColumnDef, count: int | None) -> SequenceRange:
     """Return made-up sequence values for an analysis, which takes none."""
     return SequenceRange(1, 1, 1 if count is None else count, "")
 
@@ -66,7 +67,9 @@ def parameter_types(
         if system:
             determine_parameters(sql, parameters)
         elif writes:
-            translate_write(sql, resolver(), parameters, zone, next_values=_numbers)
+            translate_write(
+                sql, resolver(), parameters, zone, next_values=sample_values
+            )
         elif isinstance(statement, OtherStatement):
             translate_query(sql, resolver(), parameters, zone)
     except Wal2LakeError as error:

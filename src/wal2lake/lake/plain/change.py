@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
+from urllib.parse import unquote
 
 import numpy as np
 import numpy.typing as npt
@@ -66,6 +67,11 @@ class FoundRows:
         return cls(np.zeros(0, np.int64), np.zeros(0, np.int64))
 
 
+def file_name(file: DataFile) -> str:
+    """Return the last part of a file's path, as Spark's ``_metadata.file_name`` has it."""
+    return unquote(file.key).rsplit("/", 1)[-1]
+
+
 class PlainChange:
     """A change of one table, to be made while no other writer of this node has the table."""
 
@@ -105,6 +111,33 @@ class PlainChange:
         ):
             return None
         return cls(state, files)
+
+    @classmethod
+    def at(
+        cls, tables: TablePort, location: str, names: Sequence[str]
+    ) -> PlainChange | None:
+        """Open a change of rows in the files of these names. None: Spark must do it.
+
+        CommitConflict if the newest version lacks one of the files.
+        """
+        listed = tables.plainly_read(location, None)
+        if listed is None:
+            return None
+        state, files = listed
+        chosen = {file_name(file): file for file in files}
+        if not (
+            state.has_vectors
+            and is_plainly_written(state)
+            and all(map(is_plain, state.fields, state.physical_fields))
+        ):
+            return None
+        if not chosen.keys() >= set(names):
+            raise CommitConflict(
+                "could not serialize access due to concurrent update",
+                hint="The transaction might succeed if retried.",
+            )
+        files = [chosen[name] for name in names]
+        return cls(state, files) if all(file.is_plain for file in files) else None
 
     @classmethod
     def adding(cls, tables: TablePort, location: str) -> PlainChange | None:

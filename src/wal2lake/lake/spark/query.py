@@ -24,6 +24,7 @@ import itertools
 import json
 import threading
 import time
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -34,6 +35,7 @@ import pyarrow as pa
 from pyspark.serializers import NoOpSerializer, read_int, write_int
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
 from pyspark.util import local_connect_and_auth
 
 from wal2lake.errors import UsageError, Wal2LakeError
@@ -211,6 +213,19 @@ class Queries:
             # None: the durations of planning's phases are not recorded.
             analyzed = state.analyzer().executeAndCheck(plan, None)
             return _fields(analyzed.schema())
+
+    @contextmanager
+    def rows(self, rows: pa.Table, ddl: str) -> Iterator[str]:
+        """Show rows to queries as a view, with the columns of ``ddl``; yield the view's name."""
+        name = f"wal2lake_rows_{uuid.uuid4().hex}"
+        with translated():
+            self._activate()
+            frame = self._spark.createDataFrame(rows, StructType.fromDDL(ddl))
+            frame.createOrReplaceTempView(name)
+        try:
+            yield name
+        finally:
+            self._spark.catalog.dropTempView(name)
 
     def _activate(self) -> None:
         """Make this session the thread's active one. Rules of the analyzer and the optimizer, and

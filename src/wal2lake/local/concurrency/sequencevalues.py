@@ -29,7 +29,7 @@ from wal2lake.lake import CommitConflict
 from wal2lake.model import Oid
 from wal2lake.observe import KeyedLocks, LockRank, OrderedLock
 from wal2lake.pg import Check
-from wal2lake.sql.query.writes import SequenceRange
+from wal2lake.sql.query.changes.stored import SequenceRange
 
 _LOOK_SECONDS: Final = 0.05
 """How soon a wait notices its end. Chosen arbitrarily, too short for a user to notice."""
@@ -286,9 +286,10 @@ class StatementSequences:
         return values
 
     def finish(self, rows: int) -> None:
-        """Take the values of the rows that the statement has written, before its commit.
+        """Take the values of the rows that the statement writes, before its commit.
 
-        2200H if a sequence has not enough values."""
+        2200H if a sequence has not enough values. Later calls do nothing."""
         for sequence in self._open.values() if rows else ():
             self._session.take(sequence, rows)
         self._open.clear()
+        self._held.close()

@@ -78,16 +78,22 @@ from wal2lake.local.transaction.emittedmessages import (
     recorded_statements,
 )
 from wal2lake.local.transaction.generation import generate_added
-from wal2lake.local.transaction.plainwrites import change_plainly
+from wal2lake.local.transaction.plainwrites import Commit, change_plainly
+from wal2lake.local.transaction.rowwrites import (
+    ChangedRows,
+    Take,
+    change_rows,
+    moved_keys,
+)
 from wal2lake.local.transaction.writtenchecks import refuse_violations
 from wal2lake.model import Deferral, Oid
 from wal2lake.pg import Check
 from wal2lake.pgtypes.encode.text import arrow_to_text
 from wal2lake.publish.capture.statementchanges import Statement
 from wal2lake.sql.backend import TransactionKind
+from wal2lake.sql.query.changes.stored import SparkWrite, about_null, identifying
 from wal2lake.sql.query.results import Rendering
 from wal2lake.sql.query.translate import TableRef
-from wal2lake.sql.query.writes import SparkWrite, about_null, identifying
 
 _TIMESTAMPTZ = 1184
 
@@ -299,28 +305,31 @@ class LocalTransaction:
         state = self._node.tables.state(table.location)
         return bool(instants(state.physical_fields))
 
-    def run(self, write: SparkWrite, rendering: Rendering, job_group: str) -> int:
+    def run(
+        self,
+        write: SparkWrite,
+        rendering: Rendering,
+        job_group: str,
+        take: Take = lambda changed: None,
+    ) -> int:
         """Execute a statement on a table of ``targets``; returns the number of rows written.
 
+        ``take`` is given the rows of a statement with RETURNING before they are written.
         Raises 23505 for a duplicate key; the session then rolls back."""
         branched = self._branches.get(write.table.storage)
         if branched is None:
-            return self._run_directly(write, job_group)
-        return self._run_on_branch(branched, write, rendering, job_group)
+            return self._run_directly(write, job_group, take)
+        return self._run_on_branch(branched, write, rendering, job_group, take)
 
-    def _run_directly(self, write: SparkWrite, job_group: str) -> int:
+    def _run_directly(self, write: SparkWrite, job_group: str, take: Take) -> int:
         """Execute an autocommit statement that needs no branch, as a commit of the table."""
         node = self._node
         if write.verb == "TRUNCATE":
             truncate_table(node, write.table, write.options)
             self.committed = True
             return 0
-        changed = change_plainly(
-            node,
-            write,
-            job_group,
-            self._check,
-            partial(commit_plainly, node, write.table),
+        changed = self._change(
+            write, job_group, partial(commit_plainly, node, write.table), take
         )
         if changed is not None:
             self.committed = True
@@ -336,23 +345,44 @@ class LocalTransaction:
         compact_if_due(node, write.table)
         return count
 
+    def _change(
+        self, write: SparkWrite, job_group: str, commit: Commit, take: Take
+    ) -> int | None:
+        """Execute a statement whose rows the node writes itself; None if Spark must."""
+        node, check = self._node, self._check
+        if write.by_rows is None:
+            return change_plainly(node, write, job_group, check, commit)
+        return change_rows(node, write, write.by_rows, job_group, check, commit, take)
+
     def _run_on_branch(
         self,
         branched: _Branched,
         write: SparkWrite,
         rendering: Rendering,
         job_group: str,
+        take: Take,
     ) -> int:
         node = self._node
         if branched.unjudged and write.by_key:
             self._refuse_repeated(branched, write)
         moved: list[MovedKey] = []
-        if write.moves and not branched.moves.too_many and has_slots(node):
+        if (
+            write.moves
+            and write.by_rows is None
+            and not branched.moves.too_many
+            and has_slots(node)
+        ):
             moved = self._moved(write, job_group)
             branched.moves = branched.moves.then(moved)
-        changed = change_plainly(
-            node, write, job_group, self._check, partial(write_plainly, node)
-        )
+
+        def keep(rows: ChangedRows) -> None:
+            nonlocal moved
+            if not branched.moves.too_many and has_slots(node):
+                moved = moved_keys(write, rows, MOST_ROWS + 1)
+                branched.moves = branched.moves.then(moved)
+            take(rows)
+
+        changed = self._change(write, job_group, partial(write_plainly, node), keep)
         rows = self._execute(write, job_group) if changed is None else []
         before, after = branched.version, node.branches.state(branched.branch).version
         commits = node.tables.actions(branched.branch.location, before + 1, after)

@@ -12,6 +12,7 @@ does not name keep the stored values. New values that are constants themselves
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
@@ -22,9 +23,10 @@ from wal2lake.lake.plain import FoundRows, PlainChange
 from wal2lake.local.ports import HasQueries, HasTables
 from wal2lake.local.transaction.generation import with_generated
 from wal2lake.pg import Check
+from wal2lake.sql.query.changes.stored import SparkWrite, about_null
+from wal2lake.sql.query.changes.updates import new_values_sql
 from wal2lake.sql.query.matching import bounds, can_compare, matches
 from wal2lake.sql.query.plain import PlainInsert, PlainWrite
-from wal2lake.sql.query.writes import SparkWrite, about_null, new_values_sql
 
 _MOST_ROWS: Final = 1000
 """Limit of an UPDATE's rows, whose values become part of a statement's text."""
@@ -41,6 +43,18 @@ Commit = Callable[[PlainChange, FoundRows, pa.Table | None], None]
 """Commits the rows that are replaced, and their new rows."""
 
 
+@dataclass(frozen=True, slots=True)
+class FoundChange:
+    """The rows that an UPDATE or DELETE changes."""
+
+    change: PlainChange
+    places: FoundRows
+    old: pa.Table | None
+    """The rows, with all columns, if a caller needs them."""
+    new: pa.Table | None
+    """The rows of an UPDATE with their new values, without those of generated columns."""
+
+
 def change_plainly(
     node: HasQueries, write: SparkWrite, job_group: str, check: Check, commit: Commit
 ) -> int | None:
@@ -52,6 +66,34 @@ def change_plainly(
         return None
     if isinstance(plain, PlainInsert):
         return _insert(node, write, plain, check, commit)
+    found = find_plainly(node, write, plain, job_group, check)
+    if found is None:
+        return None
+    if len(found.places):
+        check()
+        new_rows = found.new
+        try:
+            if new_rows is not None:
+                new_rows = with_generated(write.table, found.change.state, new_rows)
+            commit(found.change, found.places, new_rows)
+        except CommitConflict:
+            # After a conflict with a writer outside of the node, Delta decides.
+            return None
+    return len(found.places)
+
+
+def find_plainly(
+    node: HasQueries,
+    write: SparkWrite,
+    plain: PlainWrite,
+    job_group: str,
+    check: Check,
+    *,
+    fetch: bool = False,
+) -> FoundChange | None:
+    """Find the rows of an UPDATE or DELETE; None if Spark must find them.
+
+    ``fetch``: a DELETE needs the rows, too."""
     condition = plain.condition
     limits = {} if condition is None else bounds(condition)
     change = PlainChange.of(node.tables, write.table.location, limits)
@@ -68,27 +110,21 @@ def change_plainly(
         return matches(rows, condition)
 
     try:
-        old_rows = change.find(sorted(needed), select, check)
-        new_rows = None
-        if plain.values:
-            if len(old_rows) > _MOST_ROWS:
+        places = change.find(sorted(needed), select, check)
+        rows = new_rows = None
+        if plain.values and len(places) > _MOST_ROWS:
+            return None
+        if plain.values or fetch:
+            rows = change.rows(places) if len(places) else None
+            if len(places) and rows is None:
                 return None
-            rows = change.rows(old_rows) if len(old_rows) else None
-            if len(old_rows) and rows is None:
-                return None
-            if plain.constants is None:
-                new_rows = _updated(node, write, plain, change, rows, job_group)
-            elif rows is not None:
-                new_rows = _with_constants(plain, rows)
-        if len(old_rows):
-            check()
-            if new_rows is not None:
-                new_rows = with_generated(write.table, change.state, new_rows)
-            commit(change, old_rows, new_rows)
+        if plain.values and plain.constants is None:
+            new_rows = _updated(node, write, plain, change, rows, job_group)
+        elif plain.values and rows is not None:
+            new_rows = _with_constants(plain, rows)
     except (_NeedsSpark, CommitConflict):
-        # After a conflict with a writer outside of the node, Delta decides.
         return None
-    return len(old_rows)
+    return FoundChange(change, places, rows, new_rows)
 
 
 def _insert(
@@ -99,7 +135,7 @@ def _insert(
     commit: Commit,
 ) -> int | None:
     change = PlainChange.adding(node.tables, write.table.location)
-    new_rows = None if change is None else change.table_of(plain.columns, plain.rows)
+    new_rows = None if change is None else plain_rows(change, plain)
     if change is None or new_rows is None:
         return None
     check()
@@ -109,6 +145,11 @@ def _insert(
     except CommitConflict:
         return None
     return len(plain.rows)
+
+
+def plain_rows(change: PlainChange, plain: PlainInsert) -> pa.Table | None:
+    """Return the rows of an INSERT; None if the table's columns have other types."""
+    return change.table_of(plain.columns, plain.rows)
 
 
 def _with_constants(plain: PlainWrite, rows: pa.Table) -> pa.Table:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from wal2lake.catalog import TableDef
 from wal2lake.errors import InternalError
 from wal2lake.lake import FieldSpec
 from wal2lake.model import INVALID_OID
@@ -21,7 +22,7 @@ from wal2lake.pgtypes.mapping import result_type
 from wal2lake.pgtypes.registry.pg_type import type_by_oid
 from wal2lake.sql.backend import ResultBatch
 from wal2lake.sql.parameters import Parameters
-from wal2lake.sql.query.translate import SparkQuery, TableRef
+from wal2lake.sql.query.translate import ResultColumn, SparkQuery
 from wal2lake.wire.frontback import FieldDescription, Format
 
 
@@ -64,7 +65,8 @@ def fields_of(
         elif oid == INVALID_OID:
             type_oid, typmod = result_type(spec.spark_ddl)
             oid = int(type_oid)
-        fields.append(_field(name, oid, typmod, query))
+        tables = [ref.table for ref in query.tables]
+        fields.append(_field(name, oid, typmod, tables))
     return tuple(fields)
 
 
@@ -75,20 +77,29 @@ def plain_fields(query: SparkQuery) -> tuple[FieldDescription, ...] | None:
         return None
     if not all(column.type.known for column in columns):
         return None
-    return tuple(_field(c.name, c.type.oid, c.type.typmod, query) for c in columns)
+    return known_fields(columns, [ref.table for ref in query.tables])
 
 
-def _field(name: str, oid: int, typmod: int, query: SparkQuery) -> FieldDescription:
+def known_fields(
+    columns: Sequence[ResultColumn], tables: Sequence[TableDef]
+) -> tuple[FieldDescription, ...]:
+    """The fields for columns whose types are known, computed from rows of these tables."""
+    return tuple(_field(c.name, c.type.oid, c.type.typmod, tables) for c in columns)
+
+
+def _field(
+    name: str, oid: int, typmod: int, tables: Sequence[TableDef]
+) -> FieldDescription:
     pg_type = type_by_oid(oid)
     length = pg_type.length if pg_type is not None else -1
-    table_oid, attnum = _source(name, query.tables)
+    table_oid, attnum = _source(name, tables)
     return FieldDescription(name, oid, length, typmod, table_oid, attnum)
 
 
-def _source(name: str, tables: Sequence[TableRef]) -> tuple[int, int]:
+def _source(name: str, tables: Sequence[TableDef]) -> tuple[int, int]:
     """The table OID and attribute number of a column; zeros unless the query has one table."""
     if len(tables) == 1:
-        table = tables[0].table
+        table = tables[0]
         for number, column in enumerate(table.columns, 1):
             if column.name == name:
                 return int(table.oid), number

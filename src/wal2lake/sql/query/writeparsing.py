@@ -1,6 +1,7 @@
 """Parses INSERT, UPDATE and DELETE, and refuses the clauses that have no rule.
 
-Comes in: the text of a statement. Goes out: sqlglot's tree, and the word of the OVERRIDING clause.
+Comes in: the text of a statement. Goes out: sqlglot's tree, and the clauses that
+sqlglot does not know.
 Called by ``writes``, and to find the types of a statement's parameters.
 
 Source: PostgreSQL manual, INSERT, UPDATE, DELETE.
@@ -8,18 +9,23 @@ Source: PostgreSQL manual, INSERT, UPDATE, DELETE.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 from sqlglot import exp
 
 from wal2lake.errors import FeatureNotSupportedError, SqlSyntaxError
 from wal2lake.sql.grammar.lexer import TokenKind, tokens
+from wal2lake.sql.query.changes.returning import ReturningNames
 from wal2lake.sql.query.translate import parse
 
 _SUPPORTED_ARGUMENTS: Final = {
-    exp.Insert: {"this", "expression", "default", "with_", "with"},
-    exp.Update: {"this", "expressions", "where", "from_", "from", "with_", "with"},
-    exp.Delete: {"this", "where", "using", "with_", "with"},
+    exp.Insert: {"this", "expression", "default", "with_", "with", "returning"},
+    exp.Update: {
+        *("this", "expressions", "where", "from_", "from", "with_", "with"),
+        "returning",
+    },
+    exp.Delete: {"this", "where", "using", "with_", "with", "returning"},
     exp.Table: {"this", "db", "catalog", "alias", "only"},
 }
 """The arguments that a statement's tree may have.
@@ -30,9 +36,21 @@ does not read is refused, and not ignored in silence.
 _CLAUSE_NAMES: Final = {"conflict": "ON CONFLICT"}
 
 
-def written_tree(sql: str) -> tuple[exp.Insert | exp.Update | exp.Delete, str]:
-    """Parse a statement; return its tree and OVERRIDING's word. Raises 0A000 for other clauses."""
+@dataclass(frozen=True, slots=True)
+class WrittenStatement:
+    """A statement, with the clauses that sqlglot does not know apart."""
+
+    tree: exp.Insert | exp.Update | exp.Delete
+    overriding: str
+    """The word of the OVERRIDING clause; empty if there is none."""
+    names: ReturningNames
+    """The names of RETURNING WITH (OLD AS ..., NEW AS ...)."""
+
+
+def written_tree(sql: str) -> WrittenStatement:
+    """Parse a statement. Raises 0A000 for clauses that have no rule."""
     sql, overriding = without_overriding(sql)
+    sql, names = without_returning_names(sql)
     tree = parse(sql)
     if overriding and not isinstance(tree, exp.Insert):
         raise SqlSyntaxError('syntax error at or near "overriding"')
@@ -41,7 +59,7 @@ def written_tree(sql: str) -> tuple[exp.Insert | exp.Update | exp.Delete, str]:
             f"{tree.key.upper()} is not supported on lake tables"
         )
     _refuse_clauses(tree)
-    return tree, overriding
+    return WrittenStatement(tree, overriding, names)
 
 
 def without_overriding(sql: str) -> tuple[str, str]:
@@ -64,6 +82,37 @@ def without_overriding(sql: str) -> tuple[str, str]:
             if word in ("system", "user"):
                 return f"{sql[: first.start]}{sql[third.end :]}", word
     return sql, ""
+
+
+def without_returning_names(sql: str) -> tuple[str, ReturningNames]:
+    """Cut WITH (...) after RETURNING out of a statement; return the rest and the names.
+
+    Raises 42601 for another list of names.
+    """
+    if "returning" not in sql.lower():
+        return sql, ReturningNames()
+    parts = list(tokens(sql))
+    words = [part.value for part in parts]
+    for i, part in enumerate(parts):
+        if part.is_word("returning") and words[i + 1 : i + 3] == ["with", "("]:
+            break
+    else:
+        return sql, ReturningNames()
+    names: dict[str, str] = {}
+    at = i + 3
+    while True:
+        image, as_, name, after = [*words[at : at + 4], *[""] * 4][:4]
+        if image not in ("old", "new") or as_ != "as" or after not in (",", ")"):
+            near = next((w for w in words[at : at + 1]), "")
+            raise SqlSyntaxError(f'syntax error at or near "{near}"')
+        if image in names:
+            raise SqlSyntaxError(f"{image.upper()} cannot be specified multiple times")
+        names[image] = name
+        at += 4
+        if after == ")":
+            break
+    rest = f"{sql[: parts[i + 1].start]}{sql[parts[at - 1].end :]}"
+    return rest, ReturningNames(**names)
 
 
 def _refuse_clauses(tree: exp.Expression) -> None:

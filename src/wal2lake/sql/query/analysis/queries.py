@@ -46,7 +46,7 @@ class QueryAnalysis:
     def query(self, node: exp.Expression, outer: Scope) -> Columns | None:
         """Analyse a query of any form."""
         if isinstance(node, exp.Subquery):
-            scope = self._with(node, outer)
+            scope = self.visible(node, outer)
             columns = self.query(node.this, scope)
             self._order(node, Scope(outer=scope), columns, None)
             return columns
@@ -60,7 +60,8 @@ class QueryAnalysis:
             return self.sources.source(node, outer).columns
         raise t.refuse(f"{node.key.upper()}")
 
-    def _with(self, node: exp.Expression, outer: Scope) -> Scope:
+    def visible(self, node: exp.Expression, outer: Scope) -> Scope:
+        """Analyse the queries of a WITH clause; return the scope that has their names."""
         clause = node.args.get("with_") or node.args.get("with")
         if clause is None:
             return outer
@@ -95,7 +96,7 @@ class QueryAnalysis:
 
     def _select(self, node: exp.Select, outer: Scope) -> Columns | None:
         shapes.check(node)
-        visible = self._with(node, outer)
+        visible = self.visible(node, outer)
         scope = Scope(outer=visible)
         self.sources.of_select(node, scope, visible)
         for clause, word in (("where", "WHERE"), ("having", "HAVING")):
@@ -105,7 +106,7 @@ class QueryAnalysis:
         for window in node.args.get("windows") or ():
             self.expressions.aggregates.window(window, scope)
         written = _written_items(node)
-        columns, outputs = self._select_list(node, scope)
+        columns, outputs = self.select_list(node, scope)
         shapes.check_generators(node)
         self._group(node, scope, outputs, written)
         distinct = node.args.get("distinct")
@@ -123,10 +124,10 @@ class QueryAnalysis:
             shapes.ranked(node, keys)
         return columns
 
-    def _select_list(
+    def select_list(
         self, node: exp.Select, scope: Scope
     ) -> tuple[Columns | None, dict[str, Operand]]:
-        """Analyse the select list; return the result's columns, and the computed ones by name.
+        """Analyse a select list; return the result's columns, and the computed ones by name.
 
         The columns are None if the columns of a ``*`` are not known.
         """
@@ -315,7 +316,7 @@ class QueryAnalysis:
     # ---- UNION, VALUES --------------------------------------------------------------
 
     def _set_operation(self, node: exp.SetOperation, outer: Scope) -> Columns | None:
-        scope = self._with(node, outer)
+        scope = self.visible(node, outer)
         left, right = (self.query(side, scope) for side in (node.this, node.expression))
         if left is None or right is None:
             return None

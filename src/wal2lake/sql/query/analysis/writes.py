@@ -16,6 +16,7 @@ from sqlglot import exp
 
 from wal2lake.catalog import ColumnDef, TableDef
 from wal2lake.errors import UsageError
+from wal2lake.sql.query.analysis import shapes
 from wal2lake.sql.query.analysis.expressions import PARAMETER_MARK
 from wal2lake.sql.query.analysis.queries import QueryAnalysis
 from wal2lake.sql.query.analysis.scopes import Columns, FromItem, Scope
@@ -108,6 +109,55 @@ def rewrite_write(
     if where is not None:
         queries.expressions.condition(where, "this", scope, "WHERE")
     return values
+
+
+def found_rows(
+    select: exp.Select,
+    sets: Sequence[tuple[ColumnDef, exp.Expression]],
+    read: Sequence[exp.Column],
+    zone: str,
+) -> tuple[list[exp.Expression], list[tuple[FromItem, Columns]], str]:
+    """Translate FROM and WHERE of an UPDATE or DELETE that reads other tables, in place.
+
+    ``select`` is the statement as a query whose first table is the one to be changed; ``read`` are
+    the columns that RETURNING names, ``*`` included. Return the new values, followed by the columns
+    of other tables among ``read``; these columns by table; and the changed table's name in Spark.
+    """
+    shapes.check(select)
+    queries = QueryAnalysis(zone, select)
+    visible = queries.visible(select, Scope())
+    scope = Scope(outer=visible)
+    queries.sources.of_select(select, scope, visible)
+    where = select.args.get("where")
+    if where is not None:
+        queries.expressions.condition(where, "this", scope, "WHERE")
+    items = []
+    for column, value in sets:
+        operand = queries.expressions.visit(value.copy(), scope)
+        items.append(assign(operand, column.name, t.of_column(column), zone).node)
+    target, *others = scope.sources
+    tables: list[tuple[FromItem, Columns]] = []
+    for other in others:
+        columns: Columns | None = other.columns
+        if columns is not None:
+            columns = [(n, k) for n, k in columns if _names(read, other.name, n)]
+            items += [
+                exp.Column(
+                    this=exp.to_identifier(name, quoted=True),
+                    table=exp.to_identifier(other.spark_name, quoted=True),
+                )
+                for name, _ in columns
+            ]
+        tables.append((other, columns or []))
+    return items, tables, target.spark_name
+
+
+def _names(read: Sequence[exp.Column], table: str, name: str) -> bool:
+    return any(
+        (not column.table or column.table == table)
+        and (isinstance(column.this, exp.Star) or column.name == name)
+        for column in read
+    )
 
 
 def _checked_width(width: int, columns: Sequence[ColumnDef], listed: bool) -> int:

@@ -1,0 +1,51 @@
+"""Writes of a session: their results before they run, and another analysis if a table has changed.
+
+Called by ``lakebackend``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final, TypeVar
+
+from wal2lake.engine.rows.returned import returned_fields
+from wal2lake.engine.session.parametertypes import sample_values
+from wal2lake.lake import CommitConflict
+from wal2lake.local.transaction.local import DefinitionChanged, LocalTransaction
+from wal2lake.sql.query.translate import BoundParameter, Resolver
+from wal2lake.sql.query.writes import translate_write
+from wal2lake.wire.frontback import FieldDescription
+
+_ANALYSES: Final = 5
+"""Limit of analyses of one statement, if its tables are altered again and again."""
+
+T = TypeVar("T")
+
+
+def described_write(
+    sql: str, oids: Sequence[int], resolver: Callable[[], Resolver], zone: str
+) -> tuple[FieldDescription, ...] | None:
+    """Return the fields of a statement's RETURNING; None without one."""
+    if "returning" not in sql.lower():
+        return None
+    nulls = tuple(BoundParameter(None, oid) for oid in oids)
+    write = translate_write(sql, resolver(), nulls, zone, next_values=sample_values)
+    return None if write.by_rows is None else returned_fields(write.by_rows.returning)
+
+
+def analysed_again(transaction: LocalTransaction, statement: Callable[[bool], T]) -> T:
+    """Run a statement; if a table was altered between analysis and locks, analyse it again.
+
+    PostgreSQL does the same. The argument of ``statement`` is True then."""
+    for attempt in range(_ANALYSES):
+        try:
+            return statement(attempt > 0)
+        except DefinitionChanged:
+            if transaction.has_written:
+                break
+            transaction.rollback()
+    raise CommitConflict(
+        "could not serialize access due to concurrent update",
+        detail="A table is being altered.",
+        hint="The transaction might succeed if retried.",
+    )
