@@ -144,6 +144,21 @@ TOUCHES = (
 """UPDATEs that leave rows as they were: they are told, too."""
 
 
+RETURNED = (
+    "insert into same.t values (80, 'eighty') returning id",
+    "update same.t set v = upper(v), id = id + 1 where v = 'eighty' returning id, v",
+    "insert into same.t values (81, 'met') on conflict (id) do update set v = excluded.v",
+    "insert into same.t values (81, 'M') on conflict (id) do update set id = 82, v = excluded.v",
+    "begin; insert into same.t values (83, 'a') returning id; insert into same.t values (83, 'b')"
+    " on conflict (id) do update set v = t.v || excluded.v returning v;"
+    " update same.t set id = 84 where v like 'ab%' returning id;"
+    " insert into same.t values (85, 'c') on conflict do nothing; commit",
+    "update same.whole set v = v || '!' where v like '%' returning v",
+    "delete from same.t where lower(v) = 'm' returning id",
+)
+"""Statements whose rows pass through the node."""
+
+
 MESSAGES = (
     "begin; insert into same.unknown values (2, 'y');"
     " select pg_logical_emit_message(true, 'p', 'behind one'); commit",
@@ -158,7 +173,7 @@ MESSAGES = (
 )
 """Messages among the changes: each where it was emitted."""
 
-ALL = (*TOUCHES, *MESSAGES, *BLOCKS)
+ALL = (*TOUCHES, *MESSAGES, *BLOCKS, *RETURNED)
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ def resolve(schema: str | None, name: str) -> TableRef:
 
 def returning(sql: str) -> Returning:
     write = translate_write(sql, resolve)
-    assert write.by_rows is not None
+    assert write.by_rows is not None and write.by_rows.returning is not None
     return write.by_rows.returning
 
 
@@ -48,14 +48,14 @@ def returning(sql: str) -> Returning:
 )
 def test_columns_need_no_query(sql: str, choice: str, names: str) -> None:
     found = returning(sql)
-    assert found.choice == tuple(choice.split())
+    assert found.values.choice == tuple(choice.split())
     assert [column.name for column in found.columns] == names.split()
 
 
 def test_an_expression_is_computed_from_the_rows() -> None:
     found = returning("update t set n = 2 returning n - old.n as d, v || '!', 1")
-    assert found.choice is None
-    assert sorted(found.reads) == ["n1", "n2", "o1"]
+    assert found.values.choice is None
+    assert sorted(found.values.reads) == ["n1", "n2", "o1"]
     assert [(c.name, c.type.oid) for c in found.columns] == [
         ("d", 23),
         ("?column?", 25),

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from wal2lake.local.ports import HasQueries
-from wal2lake.local.transaction.rowwrites import ChangedRows, returned
+from wal2lake.local.transaction.rowwrites import ChangedRows, computed_values
 from wal2lake.sql.backend import Outcome
 from wal2lake.sql.query.changes.returning import Returning
 from wal2lake.sql.query.changes.stored import SparkWrite
@@ -38,13 +38,16 @@ class ReturnedRows:
 
     def take(self, write: SparkWrite, changed: ChangedRows, job_group: str) -> None:
         """Compute the result of the rows."""
-        assert write.by_rows is not None
-        returning = write.by_rows.returning
-        self._rows = returned(self._node, returning, changed, job_group)
+        returning = None if write.by_rows is None else write.by_rows.returning
+        if returning is None:
+            return
+        self._rows = computed_values(
+            self._node, returning.table, returning.values, changed, job_group
+        )
 
     def outcome(self, tag: str, write: SparkWrite) -> Outcome:
         """Return the outcome of the statement, which has been executed."""
-        if write.by_rows is None:
+        if write.by_rows is None or write.by_rows.returning is None:
             return Outcome(tag)
         fields = returned_fields(write.by_rows.returning)
         rows = [] if self._rows is None else self._rows.to_batches()

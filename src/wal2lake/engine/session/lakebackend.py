@@ -501,7 +501,7 @@ class LakeBackend:
 
             def run(write: SparkWrite) -> int:
                 def take(changed: ChangedRows) -> None:
-                    values.finish(changed.count)
+                    values.finish(changed.proposed)
                     rows.take(write, changed, group)
 
                 with values_hidden(node, caller, write.table):

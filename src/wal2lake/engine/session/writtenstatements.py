@@ -30,7 +30,8 @@ def described_write(
         return None
     nulls = tuple(BoundParameter(None, oid) for oid in oids)
     write = translate_write(sql, resolver(), nulls, zone, next_values=sample_values)
-    return None if write.by_rows is None else returned_fields(write.by_rows.returning)
+    returning = None if write.by_rows is None else write.by_rows.returning
+    return None if returning is None else returned_fields(returning)
 
 
 def analysed_again(transaction: LocalTransaction, statement: Callable[[bool], T]) -> T:

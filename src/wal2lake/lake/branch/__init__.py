@@ -8,7 +8,14 @@ constraint. Owns: nothing. Never: Spark; ``lake.spark.branch`` opens and writes 
     lookup        finds few keys in files
 """
 
-from wal2lake.lake.branch.branchchecks import added_violation, rows_of
+from wal2lake.lake.branch.branchchecks import added_violation, row_violation, rows_of
 from wal2lake.lake.branch.netchange import Action, BranchChange, others_rows
 
-__all__ = ["Action", "BranchChange", "added_violation", "others_rows", "rows_of"]
+__all__ = [
+    "Action",
+    "BranchChange",
+    "added_violation",
+    "others_rows",
+    "row_violation",
+    "rows_of",
+]

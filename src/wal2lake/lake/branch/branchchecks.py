@@ -55,6 +55,17 @@ def added_violation(
     return None
 
 
+def row_violation(
+    state: TableState,
+    rows: pa.Table,
+    checks: Sequence[CheckConstraint],
+    relation: str,
+) -> Violation | None:
+    """Return the first violation among rows in a version's columns."""
+    violation = first_violation(checks, relation, state.fields, rows)
+    return None if violation is None else violation[1]
+
+
 def rows_in(
     state: TableState, files: Sequence[DataFile], columns: Sequence[str]
 ) -> Iterator[pa.Table]:

@@ -10,8 +10,8 @@ not do in exactly one way.
     widen    rewrites all rows with other columns
 """
 
-from wal2lake.lake.plain.change import FoundRows, PlainChange
+from wal2lake.lake.plain.change import FoundKeys, FoundRows, PlainChange
 from wal2lake.lake.plain.read import PlainRead
 from wal2lake.lake.plain.widen import widened
 
-__all__ = ["FoundRows", "PlainChange", "PlainRead", "widened"]
+__all__ = ["FoundKeys", "FoundRows", "PlainChange", "PlainRead", "widened"]

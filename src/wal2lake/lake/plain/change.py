@@ -10,6 +10,8 @@ Memory is that of a row group of the columns that the condition needs, and of th
 
 from __future__ import annotations
 
+import os
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -25,14 +27,19 @@ from wal2lake.lake.port import (
     CommitConflict,
     Committed,
     Cursor,
+    FieldSpec,
     TablePort,
     TableState,
 )
 from wal2lake.lake.staging.convert import mapping_of
+from wal2lake.lake.staging.layout import ChangeShape
 from wal2lake.lake.store import store_at
 from wal2lake.lake.tablefiles import DataFile
 from wal2lake.lake.upsert import TooLarge, UpsertMemory, is_plainly_written
+from wal2lake.lake.upsert.keys import open_keys
+from wal2lake.lake.upsert.locating import candidates
 from wal2lake.lake.upsert.stored import StoredRows
+from wal2lake.pgtypes.equality import loose_columns
 
 _MOST_FILE_BYTES: Final = 64 << 20
 """Most bytes of files that are searched; a guess at the size from which Spark's fixed second pays
@@ -40,6 +47,9 @@ off."""
 
 _MOST_FILES: Final = 256
 """Most files that are searched; each takes a millisecond to open."""
+
+_MOST_KEY_BYTES: Final = 256 << 20
+"""Most bytes of key columns that are read to find keys, uncompressed: 32 M of bigint."""
 
 _MOST_BYTES: Final = 32 << 20
 """Most bytes of rows that are rewritten."""
@@ -67,6 +77,28 @@ class FoundRows:
         return cls(np.zeros(0, np.int64), np.zeros(0, np.int64))
 
 
+@dataclass(frozen=True, slots=True)
+class FoundKeys:
+    """Rows of a table that have one of some keys."""
+
+    numbers: Index
+    """For each of the keys, its number; equal keys have the same."""
+    key: Index
+    """For each row, the number of its key."""
+    places: FoundRows
+    """The rows."""
+
+
+def _is_compared_by_spark(field: FieldSpec) -> bool:
+    """Whether Spark compares values in its own way: it pads CHAR, and knows collations."""
+    ddl = field.spark_ddl.lower()
+    return (
+        ddl.startswith("char")
+        or "collate" in ddl
+        or pa.types.is_nested(mapping_of(field).arrow_type)
+    )
+
+
 def file_name(file: DataFile) -> str:
     """Return the last part of a file's path, as Spark's ``_metadata.file_name`` has it."""
     return unquote(file.key).rsplit("/", 1)[-1]
@@ -81,7 +113,8 @@ class PlainChange:
         # Use a path instead of a URL, so that percent signs are not decoded twice.
         store = store_at(state.location)
         place = state.location if store is None else store.location
-        self._stored = StoredRows(replace(state, location=place), files)
+        self._placed = replace(state, location=place)
+        self._stored = StoredRows(self._placed, files)
         self._places = {field.name: i for i, field in enumerate(state.fields)}
 
     @classmethod
@@ -114,9 +147,10 @@ class PlainChange:
 
     @classmethod
     def at(
-        cls, tables: TablePort, location: str, names: Sequence[str]
+        cls, tables: TablePort, location: str, names: Sequence[str] | None = None
     ) -> PlainChange | None:
-        """Open a change of rows in the files of these names. None: Spark must do it.
+        """Open a change of rows in the files of these names, or in any file. None: Spark must do
+        it.
 
         CommitConflict if the newest version lacks one of the files.
         """
@@ -124,19 +158,20 @@ class PlainChange:
         if listed is None:
             return None
         state, files = listed
-        chosen = {file_name(file): file for file in files}
+        if names is not None:
+            chosen = {file_name(file): file for file in files}
+            if not chosen.keys() >= set(names):
+                raise CommitConflict(
+                    "could not serialize access due to concurrent update",
+                    hint="The transaction might succeed if retried.",
+                )
+            files = [chosen[name] for name in names]
         if not (
             state.has_vectors
             and is_plainly_written(state)
             and all(map(is_plain, state.fields, state.physical_fields))
         ):
             return None
-        if not chosen.keys() >= set(names):
-            raise CommitConflict(
-                "could not serialize access due to concurrent update",
-                hint="The transaction might succeed if retried.",
-            )
-        files = [chosen[name] for name in names]
         return cls(state, files) if all(file.is_plain for file in files) else None
 
     @classmethod
@@ -172,6 +207,39 @@ class PlainChange:
             rows.append(numbers.astype(np.int64))
             files.append(np.full(len(numbers), number, np.int64))
         return FoundRows(np.concatenate(files), np.concatenate(rows))
+
+    def find_keys(self, columns: Sequence[str], keys: pa.Table) -> FoundKeys | None:
+        """Find the rows that have one of ``keys`` in the columns of a key; None if only Spark
+        can compare them."""
+        fields = self.state.fields
+        places = tuple(self._places[name] for name in columns)
+        if any(map(_is_compared_by_spark, map(fields.__getitem__, places))):
+            return None
+        arrays = keys.select(list(columns)).columns
+        folder = f"{tempfile.gettempdir()}/wal2lake-{os.getpid()}/_keys"
+        loose = loose_columns(fields, places)
+        with open_keys(arrays, folder, loose=loose) as numbered_keys:
+            searched = candidates(
+                ChangeShape(fields, places),
+                self.state,
+                self._files,
+                (arrays, np.zeros(0, np.int64)),
+            )
+            file_numbers = {file.key: number for number, file in enumerate(self._files)}
+            stored = StoredRows(self._placed, searched)
+            try:
+                located = stored.locate(
+                    numbered_keys, places, most_bytes=_MOST_KEY_BYTES
+                )
+            except TooLarge:
+                return None
+            of_all = np.asarray([file_numbers[file.key] for file in searched], np.int64)
+            files = of_all[located.file] if len(of_all) else located.file
+            return FoundKeys(
+                numbered_keys.numbers,
+                located.key,
+                FoundRows(files, located.row.astype(np.int64)),
+            )
 
     def table_of(
         self, columns: Sequence[tuple[str, str]], rows: Sequence[Sequence[object]]

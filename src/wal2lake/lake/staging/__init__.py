@@ -49,7 +49,7 @@ from wal2lake.lake.staging.layout import (
 )
 from wal2lake.lake.staging.logrows import LogSource, LsnRange, read_log_rows
 from wal2lake.lake.staging.rowchanges import incompatible_columns
-from wal2lake.lake.staging.rowchecks import CHECK_VIOLATION, violating
+from wal2lake.lake.staging.rowchecks import CHECK_VIOLATION, Violation, violating
 from wal2lake.lake.staging.wholerows import convert_columns
 
 __all__ = [
@@ -78,6 +78,7 @@ __all__ = [
     "RowConflict",
     "RowFailure",
     "SentColumn",
+    "Violation",
     "Volatile",
     "behind",
     "computed",

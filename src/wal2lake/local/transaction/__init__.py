@@ -7,6 +7,7 @@ interprets SQL; statements arrive translated for Spark.
     local            the transaction of a session: branches, savepoints; start here
     plainwrites      writes that need no Spark
     rowwrites        writes that return their rows
+    upserts          INSERT ... ON CONFLICT
     generation       generated columns
     writtenchecks    CHECK constraints and privileges on branches
     emittedmessages  logical messages

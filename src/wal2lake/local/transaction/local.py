@@ -85,6 +85,7 @@ from wal2lake.local.transaction.rowwrites import (
     change_rows,
     moved_keys,
 )
+from wal2lake.local.transaction.upserts import upsert_rows
 from wal2lake.local.transaction.writtenchecks import refuse_violations
 from wal2lake.model import Deferral, Oid
 from wal2lake.pg import Check
@@ -352,7 +353,12 @@ class LocalTransaction:
         node, check = self._node, self._check
         if write.by_rows is None:
             return change_plainly(node, write, job_group, check, commit)
-        return change_rows(node, write, write.by_rows, job_group, check, commit, take)
+        by_rows, conflict = write.by_rows, write.by_rows.conflict
+        if conflict is None:
+            return change_rows(node, write, by_rows, job_group, check, commit, take)
+        return upsert_rows(
+            node, write, by_rows, conflict, job_group, check, commit, take
+        )
 
     def _run_on_branch(
         self,
@@ -375,8 +381,11 @@ class LocalTransaction:
             moved = self._moved(write, job_group)
             branched.moves = branched.moves.then(moved)
 
+        upserted = 0
+
         def keep(rows: ChangedRows) -> None:
-            nonlocal moved
+            nonlocal moved, upserted
+            upserted = rows.updated
             if not branched.moves.too_many and has_slots(node):
                 moved = moved_keys(write, rows, MOST_ROWS + 1)
                 branched.moves = branched.moves.then(moved)
@@ -396,6 +405,7 @@ class LocalTransaction:
         updated = _updated(commits)
         if changed is not None and write.verb == "UPDATE":
             updated = changed
+        updated = updated or upserted
         branched.updated = updated if not before else 0
         truncates = write.options if write.verb == "TRUNCATE" else None
         if truncates is not None:

@@ -66,20 +66,22 @@ def change_plainly(
         return None
     if isinstance(plain, PlainInsert):
         return _insert(node, write, plain, check, commit)
-    found = find_plainly(node, write, plain, job_group, check)
-    if found is None:
+    found_change = find_plainly(node, write, plain, job_group, check)
+    if found_change is None:
         return None
-    if len(found.places):
+    if len(found_change.places):
         check()
-        new_rows = found.new
+        new_rows = found_change.new
         try:
             if new_rows is not None:
-                new_rows = with_generated(write.table, found.change.state, new_rows)
-            commit(found.change, found.places, new_rows)
+                new_rows = with_generated(
+                    write.table, found_change.change.state, new_rows
+                )
+            commit(found_change.change, found_change.places, new_rows)
         except CommitConflict:
             # After a conflict with a writer outside of the node, Delta decides.
             return None
-    return len(found.places)
+    return len(found_change.places)
 
 
 def find_plainly(

@@ -15,13 +15,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
+from wal2lake.catalog import TableDef
 from wal2lake.errors import FeatureNotSupportedError, UsageError
-from wal2lake.lake import TableState
+from wal2lake.lake import CommitConflict, TableState
 from wal2lake.lake.capture import MovedKey
 from wal2lake.lake.plain import FoundRows, PlainChange
 from wal2lake.local.ports import HasQueries
@@ -35,7 +37,7 @@ from wal2lake.local.transaction.plainwrites import (
 from wal2lake.pg import Check
 from wal2lake.pgtypes import arrow_from_ddl
 from wal2lake.pgtypes.encode.text import arrow_to_text
-from wal2lake.sql.query.changes.returning import ROWS, Returning
+from wal2lake.sql.query.changes.returning import ROWS, ValuesOfRows
 from wal2lake.sql.query.changes.stored import (
     RowWrite,
     SparkWrite,
@@ -53,11 +55,17 @@ class ChangedRows:
     """The rows that a statement is about to write or to remove."""
 
     count: int
+    proposed: int
+    """The rows for which an INSERT has values of sequences."""
     state: TableState
     old: pa.Table | None = None
     """The rows before the statement; None for an INSERT."""
     new: pa.Table | None = None
     """The rows after the statement, in the same order; None for a DELETE."""
+    excluded: pa.Table | None = None
+    """The rows that an INSERT could not insert, if ``new`` is not known yet."""
+    updated: int = 0
+    """The rows that an INSERT ... ON CONFLICT updates."""
     others: tuple[tuple[str, pa.ChunkedArray], ...] = ()
     """The Spark types and values of the columns of other tables that RETURNING reads."""
 
@@ -80,34 +88,38 @@ def change_rows(
     ``check`` raises if the statement shall end."""
     others: tuple[tuple[str, pa.ChunkedArray], ...] = ()
     if write.verb == "INSERT":
-        found = _added(node, write, by_rows, job_group)
+        change = added_rows(node, write, by_rows, job_group)
     else:
-        plain, at = write.plain, None
+        plain, plain_change = write.plain, None
         if isinstance(plain, PlainWrite):
-            at = find_plainly(node, write, plain, job_group, check, fetch=True)
-        if at is None:
-            at, others = _found_by_spark(node, write, by_rows, job_group)
-        found = at
-    new_rows = found.new
+            plain_change = find_plainly(
+                node, write, plain, job_group, check, fetch=True
+            )
+        if plain_change is None:
+            plain_change, others = _found_by_spark(node, write, by_rows, job_group)
+        change = plain_change
+    new_rows = change.new
     if new_rows is not None:
-        new_rows = with_generated(write.table, found.change.state, new_rows)
-    count = len(found.places) if new_rows is None else new_rows.num_rows
-    take(ChangedRows(count, found.change.state, found.old, new_rows, others))
+        new_rows = with_generated(write.table, change.change.state, new_rows)
+    count = len(change.places) if new_rows is None else new_rows.num_rows
+    state = change.change.state
+    take(ChangedRows(count, count, state, change.old, new_rows, others=others))
     if count:
         check()
-        commit(found.change, found.places, new_rows)
+        commit(change.change, change.places, new_rows)
     return count
 
 
 # ---- finding the rows ----------------------------------------------------------------
 
 
-def _added(
+def added_rows(
     node: HasQueries, write: SparkWrite, by_rows: RowWrite, job_group: str
 ) -> FoundChange:
+    """Return the rows of an INSERT, without the values of generated columns."""
     change = PlainChange.adding(node.tables, write.table.location)
     if change is None:
-        raise _refused(write)
+        raise refused(write)
     rows = None
     if isinstance(write.plain, PlainInsert):
         rows = plain_rows(change, write.plain)
@@ -122,7 +134,7 @@ def _added(
             values = by_name.get(field.name)
             if values is None:
                 values = pa.nulls(stored.num_rows, kind)
-            arrays.append(_cast(write, values, kind))
+            arrays.append(cast_values(write, values, kind))
         names = [field.name for field in change.state.fields]
         rows = pa.Table.from_arrays(arrays, names=names)
     return FoundChange(change, FoundRows.nothing(), None, rows)
@@ -131,12 +143,19 @@ def _added(
 def _found_by_spark(
     node: HasQueries, write: SparkWrite, by_rows: RowWrite, job_group: str
 ) -> tuple[FoundChange, tuple[tuple[str, pa.ChunkedArray], ...]]:
+    version = node.tables.state(write.table.location).version
     rows, ddls = _query(node, write, by_rows.query, job_group)
     rows = rows.take(_first_of_each(rows))
     names = sorted(set(rows.column(0).to_pylist()))
     change = PlainChange.at(node.tables, write.table.location, names)
     if change is None:
-        raise _refused(write)
+        raise refused(write)
+    if change.state.version != version:
+        # A writer outside of the node was between, so the places may be wrong.
+        raise CommitConflict(
+            "could not serialize access due to concurrent update",
+            hint="The transaction might succeed if retried.",
+        )
     numbers = {name: number for number, name in enumerate(names)}
     places = FoundRows(
         np.asarray([numbers[name] for name in rows.column(0).to_pylist()], np.int64),
@@ -148,14 +167,14 @@ def _found_by_spark(
         return FoundChange(change, places, None, None), others
     old_rows = change.rows(places)
     if old_rows is None:
-        raise _too_large()
+        raise too_large()
     new_rows = None
     if write.verb == "UPDATE":
         new_rows = old_rows
         for number, name in enumerate(by_rows.sets, 2):
             place = new_rows.schema.get_field_index(name)
             kind = new_rows.schema.field(place)
-            new = _cast(write, rows.column(number), kind.type)
+            new = cast_values(write, rows.column(number), kind.type)
             new_rows = new_rows.set_column(place, kind, new)
     return FoundChange(change, places, old_rows, new_rows), others
 
@@ -185,7 +204,7 @@ def _query(
             for batch in result.batches:
                 size += batch.nbytes
                 if size > _MOST_BYTES:
-                    raise _too_large()
+                    raise too_large()
                 batches.append(batch)
     except UsageError as error:
         error.about = error.about or about_null(error, write.table)
@@ -195,24 +214,27 @@ def _query(
     return table, [field.spark_ddl for field in result.fields]
 
 
-def _cast(write: SparkWrite, values: Any, kind: pa.DataType) -> Any:
+def cast_values(write: SparkWrite, values: Any, kind: pa.DataType) -> Any:
     try:
         return values.cast(kind)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-        raise _refused(write) from None
+        raise refused(write) from None
 
 
-def _refused(write: SparkWrite) -> FeatureNotSupportedError:
+def refused(write: SparkWrite) -> FeatureNotSupportedError:
+    """Return the error for a table whose rows the node cannot change itself."""
+    assert write.by_rows is not None
+    clause = "RETURNING" if write.by_rows.conflict is None else "ON CONFLICT"
     return FeatureNotSupportedError(
-        f"{write.verb} with RETURNING is not supported for relation"
-        f' "{write.table.name}"',
+        f'{write.verb} with {clause} is not supported for relation "{write.table.name}"',
         detail="Only Spark can change rows of its files.",
     )
 
 
-def _too_large() -> UsageError:
+def too_large() -> UsageError:
+    """Return the error for rows that do not fit into memory."""
     return UsageError(
-        "rows of a statement with RETURNING need too much memory",
+        "rows of a statement with RETURNING or ON CONFLICT need too much memory",
         sqlstate="53200",
         detail=f"The limit is {_MOST_BYTES} bytes.",
     )
@@ -221,51 +243,57 @@ def _too_large() -> UsageError:
 # ---- what is made of them --------------------------------------------------------------
 
 
-def returned(
-    node: HasQueries, returning: Returning, changed: ChangedRows, job_group: str
+def computed_values(
+    node: HasQueries,
+    table: TableDef,
+    values: ValuesOfRows,
+    changed: ChangedRows,
+    job_group: str,
 ) -> pa.Table:
-    """Return the result of RETURNING, with its columns in order."""
+    """Return values that are computed from the rows of a statement, in the same order."""
     if not changed.count:
         return pa.table({})
     kinds, arrays = [], []
-    for place in returning.reads:
-        ddl, values = _values_at(returning, changed, place)
+    for place in values.reads:
+        ddl, array = _values_at(table, changed, place)
         kinds.append(f"{place} {ddl}")
-        arrays.append(values)
-    names = list(returning.reads)
-    if returning.choice is not None:
-        chosen = [arrays[names.index(name)] for name in returning.choice]
-        return pa.Table.from_arrays(chosen, names=_numbered(len(chosen)))
+        arrays.append(array)
+    names = list(values.reads)
+    if values.choice is not None:
+        chosen = [arrays[names.index(name)] for name in values.choice]
+        return pa.Table.from_arrays(chosen, names=[f"v{n}" for n in range(len(chosen))])
     # The number of the row keeps the order, and lets a list read no column.
     numbers = pa.array(range(changed.count), pa.int64())
     rows = pa.Table.from_arrays([numbers, *arrays], names=["r", *names])
     with node.queries.rows(rows, ", ".join(["r bigint", *kinds])) as view:
-        sql = f"SELECT {ROWS}.r, {returning.items} FROM {view} AS {ROWS}"
+        relation = view
+        if values.subqueries:
+            relation = f"(SELECT {ROWS}.*, {values.subqueries} FROM {view} AS {ROWS})"
+        sql = f"SELECT {ROWS}.r, {values.items} FROM {relation} AS {ROWS}"
         result = node.queries.run(sql, job_group=job_group)
         with result.batches:
             batches = list(result.batches)
-    table = pa.Table.from_batches(batches, result.schema).sort_by("r")
-    return table.select(list(range(1, table.num_columns)))
+    result_rows = pa.Table.from_batches(batches, result.schema)
+    numbered = result_rows.rename_columns(
+        ["r", *(f"v{n}" for n in range(result_rows.num_columns - 1))]
+    )
+    return numbered.sort_by("r").select(range(1, result_rows.num_columns))
 
 
 def _values_at(
-    returning: Returning, changed: ChangedRows, place: str
+    table: TableDef, changed: ChangedRows, place: str
 ) -> tuple[str, pa.ChunkedArray]:
     """Return the Spark type and the values of a column of the rows' relation."""
     side, number = place[0], int(place[1:])
     if side == "x":
         return changed.others[number]
-    name = returning.table.columns[number].name
+    name = table.columns[number].name
     field = next(f for f in changed.state.fields if f.name == name)
-    rows = changed.new if side == "n" else changed.old
+    rows = {"n": changed.new, "o": changed.old, "e": changed.excluded}[side]
     if rows is None:
         kind = arrow_from_ddl(field.spark_ddl)
         return field.spark_ddl, pa.chunked_array([pa.nulls(changed.count, kind)])
     return field.spark_ddl, rows.column(name)
-
-
-def _numbered(count: int) -> list[str]:
-    return [f"v{n}" for n in range(count)]
 
 
 def moved_keys(write: SparkWrite, changed: ChangedRows, most: int) -> list[MovedKey]:
@@ -280,10 +308,13 @@ def moved_keys(write: SparkWrite, changed: ChangedRows, most: int) -> list[Moved
         list(zip(*(_texts(rows.column(c.name), c) for c in columns), strict=True))
         for rows in (changed.old, changed.new)
     )
-    pairs = zip(old, new, strict=True)
-    return [MovedKey(before, after) for before, after in pairs if before != after][
-        :most
-    ]
+    # A row that INSERT ... ON CONFLICT has inserted has no old key. No row has a key of NULLs.
+    moved = (
+        MovedKey(before, after)
+        for before, after in zip(old, new, strict=True)
+        if before != after and not (write.table.key and None in before)
+    )
+    return list(islice(moved, most))
 
 
 def _texts(values: pa.ChunkedArray, column: Any) -> Sequence[str | None]:

@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+import pyarrow as pa
+
 from wal2lake.catalog import TableDef
 from wal2lake.errors import About, UsageError
 from wal2lake.lake import TableState
-from wal2lake.lake.branch import Action, added_violation
-from wal2lake.lake.staging import CHECK_VIOLATION
+from wal2lake.lake.branch import Action, added_violation, row_violation
+from wal2lake.lake.staging import CHECK_VIOLATION, Violation
 from wal2lake.local.access import check_tables
 from wal2lake.local.node import Caller
 from wal2lake.local.ports import HasCatalog
@@ -26,16 +28,29 @@ def refuse_violations(
 ) -> None:
     """Raise if a row in ``added`` violates a constraint; ``state``: the branch's."""
     refuse_altered(table, state)
-    violation = added_violation(state, added, table.checks, table.name)
+    if (
+        violation := added_violation(state, added, table.checks, table.name)
+    ) is not None:
+        raise _violated(table, violation)
+
+
+def refuse_rows(table: TableDef, state: TableState, rows: pa.Table) -> None:
+    """Raise if a row that a statement has proposed violates a constraint."""
+    if not table.checks:
+        return
+    refuse_altered(table, state)
+    violation = row_violation(state, rows, table.checks, table.name)
     if violation is not None:
-        raise UsageError(
-            violation.message,
-            sqlstate=violation.sqlstate,
-            detail=violation.detail,
-            about=About(
-                table.namespace, table.name, constraint=violation.constraint or ""
-            ),
-        )
+        raise _violated(table, violation)
+
+
+def _violated(table: TableDef, violation: Violation) -> UsageError:
+    return UsageError(
+        violation.message,
+        sqlstate=violation.sqlstate,
+        detail=violation.detail,
+        about=About(table.namespace, table.name, constraint=violation.constraint or ""),
+    )
 
 
 @contextmanager

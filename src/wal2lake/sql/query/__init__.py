@@ -6,6 +6,7 @@ query, looks into the catalog, passes on an expression for which it has no rule.
 
     translate        queries; start here
     writes           INSERT, UPDATE and DELETE
+    changes/         their clauses
     writeparsing     the trees of writes; refuses clauses without a rule
     generatedalways  refusals of values for generated and identity columns
     plain, matching  statements that need no Spark: their shape, their conditions on rows

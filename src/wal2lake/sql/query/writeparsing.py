@@ -20,7 +20,10 @@ from wal2lake.sql.query.changes.returning import ReturningNames
 from wal2lake.sql.query.translate import parse
 
 _SUPPORTED_ARGUMENTS: Final = {
-    exp.Insert: {"this", "expression", "default", "with_", "with", "returning"},
+    exp.Insert: {
+        *("this", "expression", "default", "with_", "with", "returning"),
+        "conflict",
+    },
     exp.Update: {
         *("this", "expressions", "where", "from_", "from", "with_", "with"),
         "returning",
@@ -33,7 +36,6 @@ _SUPPORTED_ARGUMENTS: Final = {
 sqlglot also parses clauses of other dialects, such as DELETE ... LIMIT 1. A clause that this module
 does not read is refused, and not ignored in silence.
 """
-_CLAUSE_NAMES: Final = {"conflict": "ON CONFLICT"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,19 +101,19 @@ def without_returning_names(sql: str) -> tuple[str, ReturningNames]:
     else:
         return sql, ReturningNames()
     names: dict[str, str] = {}
-    at = i + 3
+    position = i + 3
     while True:
-        image, as_, name, after = [*words[at : at + 4], *[""] * 4][:4]
+        image, as_, name, after = [*words[position : position + 4], *[""] * 4][:4]
         if image not in ("old", "new") or as_ != "as" or after not in (",", ")"):
-            near = next((w for w in words[at : at + 1]), "")
+            near = next((w for w in words[position : position + 1]), "")
             raise SqlSyntaxError(f'syntax error at or near "{near}"')
         if image in names:
             raise SqlSyntaxError(f"{image.upper()} cannot be specified multiple times")
         names[image] = name
-        at += 4
+        position += 4
         if after == ")":
             break
-    rest = f"{sql[: parts[i + 1].start]}{sql[parts[at - 1].end :]}"
+    rest = f"{sql[: parts[i + 1].start]}{sql[parts[position - 1].end :]}"
     return rest, ReturningNames(**names)
 
 
@@ -121,9 +123,7 @@ def _refuse_clauses(tree: exp.Expression) -> None:
         supported = _SUPPORTED_ARGUMENTS.get(type(part), set())
         for name, value in part.args.items():
             if value and name not in supported:
-                word = (
-                    _CLAUSE_NAMES.get(name) or name.strip("_").replace("_", " ").upper()
-                )
+                word = name.strip("_").replace("_", " ").upper()
                 raise FeatureNotSupportedError(
                     f"{word} is not supported in {tree.key.upper()} on lake tables",
                     hint="Leave the clause out; nothing has been changed.",

@@ -19,6 +19,12 @@ from sqlglot import exp
 from wal2lake.catalog import ColumnDef, TableDef
 from wal2lake.errors import FeatureNotSupportedError
 from wal2lake.sql.query.changes.inserts import translate_insert
+from wal2lake.sql.query.changes.onconflict import (
+    conflict_of,
+    conflict_privileges,
+    refuse_excluded,
+    translate_conflict,
+)
 from wal2lake.sql.query.changes.returning import ReturningClause, clause_of
 from wal2lake.sql.query.changes.stored import (
     NextValues,
@@ -72,9 +78,12 @@ def translate_write(
     refuse_only(name, table)
     needs = _privileges(tree, name)
     bind(tree, parameters)
+    conflict = conflict_of(tree)
     returning = None
     clause = clause_of(tree)
     if clause is not None:
+        if conflict is not None:
+            refuse_excluded(conflict, clause)
         returning = ReturningClause(
             clause,
             table,
@@ -95,8 +104,19 @@ def translate_write(
     brings_keys = isinstance(tree, exp.Insert) or (moves and bool(table.key))
     table = target(table, brings_keys, moves)
     if isinstance(tree, exp.Insert):
+        on_conflict = None
+        if conflict is not None:
+            newest = reading_newest(resolve, table)
+            on_conflict = translate_conflict(conflict, table, name, newest, zone)
         write = translate_insert(
-            tree, table, resolve, zone, next_values, overriding, returning
+            tree,
+            table,
+            resolve,
+            zone,
+            next_values,
+            overriding,
+            returning,
+            on_conflict,
         )
         return replace(write, needs=needs, brings_keys=brings_keys)
     resolve = reading_newest(resolve, table)
@@ -133,7 +153,11 @@ def _privileges(tree: exp.Expression, target: exp.Table) -> str:
     reads_again = any(
         t is not target and t.name == target.name for t in tree.find_all(exp.Table)
     )
-    return letter + "r" if reads or reads_again else letter
+    conflict = tree.args.get("conflict")
+    letters = conflict_privileges(conflict) if conflict is not None else ""
+    if (reads or reads_again) and "r" not in letters:
+        letters += "r"
+    return letter + letters
 
 
 def truncate_sql(table: TableDef, options: int) -> SparkWrite:

@@ -24,6 +24,9 @@ from wal2lake.sql.query.values import types as t
 from wal2lake.sql.query.values.assign import assign
 from wal2lake.sql.query.values.types import Operand
 
+SUBQUERIES: Final = "wal2lake subqueries"
+"""The qualifier of values that ``merged_values`` leaves to another query."""
+
 _CONSTANTS: Final = (
     exp.Literal,
     exp.Null,
@@ -116,12 +119,13 @@ def found_rows(
     sets: Sequence[tuple[ColumnDef, exp.Expression]],
     read: Sequence[exp.Column],
     zone: str,
-) -> tuple[list[exp.Expression], list[tuple[FromItem, Columns]], str]:
+) -> tuple[list[Operand], list[tuple[FromItem, Columns]], str]:
     """Translate FROM and WHERE of an UPDATE or DELETE that reads other tables, in place.
 
     ``select`` is the statement as a query whose first table is the one to be changed; ``read`` are
-    the columns that RETURNING names, ``*`` included. Return the new values, followed by the columns
-    of other tables among ``read``; these columns by table; and the changed table's name in Spark.
+    the columns that RETURNING names, ``*`` included. Return the new values, not yet as their
+    columns store them, and then the columns of other tables among ``read``; these columns by table;
+    and the changed table's name in Spark.
     """
     shapes.check(select)
     queries = QueryAnalysis(zone, select)
@@ -131,10 +135,7 @@ def found_rows(
     where = select.args.get("where")
     if where is not None:
         queries.expressions.condition(where, "this", scope, "WHERE")
-    items = []
-    for column, value in sets:
-        operand = queries.expressions.visit(value.copy(), scope)
-        items.append(assign(operand, column.name, t.of_column(column), zone).node)
+    items = [queries.expressions.visit(value.copy(), scope) for _, value in sets]
     target, *others = scope.sources
     tables: list[tuple[FromItem, Columns]] = []
     for other in others:
@@ -142,14 +143,74 @@ def found_rows(
         if columns is not None:
             columns = [(n, k) for n, k in columns if _names(read, other.name, n)]
             items += [
-                exp.Column(
-                    this=exp.to_identifier(name, quoted=True),
-                    table=exp.to_identifier(other.spark_name, quoted=True),
+                Operand(
+                    exp.Column(
+                        this=exp.to_identifier(name, quoted=True),
+                        table=exp.to_identifier(other.spark_name, quoted=True),
+                    ),
+                    kind,
                 )
-                for name, _ in columns
+                for name, kind in columns
             ]
         tables.append((other, columns or []))
     return items, tables, target.spark_name
+
+
+def assigned(
+    operand: Operand, computed_column: exp.Column, column: ColumnDef, zone: str
+) -> tuple[exp.Expression, exp.Expression]:
+    """Return a value as a query computes it, and as the column stores it.
+
+    The stored value reads ``computed_column``, the column of that query.
+
+    Spark does not allow a subquery in each place where an assignment would put it.
+    """
+    kind = t.of_column(column)
+    if operand.node.find(exp.Query) is None:
+        return assign(operand, column.name, kind, zone).node, computed_column
+    raw = operand.node
+    return raw, assign(
+        Operand(computed_column, operand.type), column.name, kind, zone
+    ).node
+
+
+def merged_values(
+    select: exp.Select,
+    columns: Sequence[ColumnDef],
+    sources: Sequence[FromItem],
+    zone: str,
+) -> list[exp.Expression]:
+    """Translate the values of DO UPDATE in place.
+
+    The list of ``select`` has a value for each of ``columns``, and then a condition if there is
+    one. ``sources`` are the row that is there and the row that could not be inserted. Return the
+    values that a query has to compute before; the list has them as columns g0.. of
+    ``SUBQUERIES``.
+    """
+    queries = QueryAnalysis(zone, select)
+    scope = Scope(sources=list(sources))
+    items: list[exp.Expression] = []
+    first: list[exp.Expression] = []
+    for column, value in zip(columns, list(select.expressions), strict=False):
+        operand = queries.expressions.visit(value, scope)
+        name = exp.column(f"g{len(first)}", table=SUBQUERIES, quoted=True)
+        raw, stored = assigned(operand, name, column, zone)
+        if stored is name:
+            stored = raw
+        else:
+            first.append(raw)
+        items.append(stored)
+    if len(select.expressions) > len(columns):
+        condition = exp.Where(this=select.expressions[-1])
+        queries.expressions.condition(condition, "this", scope, "WHERE")
+        # A value is computed only if its row is updated.
+        items = [
+            exp.Case(ifs=[exp.If(this=condition.this.copy(), true=item)])
+            for item in items
+        ]
+        items.append(condition.this)
+    select.set("expressions", items)
+    return first
 
 
 def _names(read: Sequence[exp.Column], table: str, name: str) -> bool:

@@ -8,4 +8,5 @@ table.
     inserts    INSERT
     updates    UPDATE and DELETE
     returning  RETURNING
+    onconflict ON CONFLICT
 """

@@ -16,6 +16,7 @@ from wal2lake.sql.query.analysis.writes import stored_rows
 from wal2lake.sql.query.changes.returning import ReturningClause
 from wal2lake.sql.query.changes.stored import (
     NextValues,
+    OnConflict,
     RowWrite,
     SequenceRange,
     SparkWrite,
@@ -41,8 +42,13 @@ def translate_insert(
     next_values: NextValues,
     overriding: str,
     returning: ReturningClause | None,
+    conflict: OnConflict | None,
 ) -> SparkWrite:
     """Translate an INSERT."""
+    # An error in the clause must take no value of a sequence.
+    returned = None
+    if returning is not None:
+        returned = returning.translate(reading_newest(resolve, table))
     has_list = isinstance(tree.expression, exp.Values)
     source, filled = _insert_source(tree, table, resolve, zone, next_values, overriding)
     names = [f"v{place}" for place in range(max(1, len(filled)))]
@@ -77,8 +83,8 @@ def translate_insert(
         f" FROM ({generate(source)}) AS src({', '.join(names)})"
     )
     by_rows = None
-    if returning is not None:
-        by_rows = RowWrite(query, returning.translate(reading_newest(resolve, table)))
+    if returning is not None or conflict is not None:
+        by_rows = RowWrite(query, returned, conflict=conflict)
     sql = f"INSERT INTO {path_sql(table)} ({stored}) {query}"
     return SparkWrite(table, sql, "INSERT", plain=plain, by_rows=by_rows)
 

@@ -24,6 +24,7 @@ from wal2lake.catalog import TableDef
 from wal2lake.errors import SqlSyntaxError
 from wal2lake.sql.query.analysis.returning import returned_columns
 from wal2lake.sql.query.analysis.scopes import Columns, FromItem
+from wal2lake.sql.query.analysis.writes import SUBQUERIES
 from wal2lake.sql.query.qualified import cut_schemas
 from wal2lake.sql.query.translate import (
     Resolver,
@@ -43,18 +44,63 @@ _OTHER: Final = "wal2lake other "
 
 
 @dataclass(frozen=True, slots=True)
+class ValuesOfRows:
+    """Values that are computed from the rows' relation."""
+
+    reads: tuple[str, ...]
+    """The columns of the relation that are read."""
+    choice: tuple[str, ...] | None
+    """The values as columns of the relation; None if a query computes them."""
+    items: str
+    """The list of the query for the values ``v0``.., in Spark SQL."""
+    subqueries: str = ""
+    """The list of a query for values that the relation must have before, if there are any."""
+
+
+def values_of_rows(
+    select: exp.Select,
+    places: Mapping[tuple[str, str], str],
+    subqueries: Sequence[exp.Expression] = (),
+) -> ValuesOfRows:
+    """Print a list whose columns are analysed. ``places`` are the columns of the relation, by the
+    qualifier and the name that the analysis gives them; ``subqueries`` are values that the list has
+    as columns of ``SUBQUERIES``."""
+    items = [item.unalias() for item in select.expressions]
+    # As a list, so that a value that is a column can be replaced.
+    before = exp.Select(expressions=list(subqueries))
+    reads: list[str] = []
+    for node in [*select.find_all(exp.Column), *before.find_all(exp.Column)]:
+        place = places.get((node.table, node.name))
+        if node.table == SUBQUERIES:
+            node.set("table", exp.to_identifier(ROWS))
+        elif place is not None:
+            reads.append(place)
+            node.set("this", exp.to_identifier(place))
+            node.set("table", exp.to_identifier(ROWS))
+    choice = None
+    plain = (isinstance(item, exp.Column) and item.table == ROWS for item in items)
+    if not subqueries and all(plain):
+        choice = tuple(item.name for item in items)
+    return ValuesOfRows(
+        tuple(dict.fromkeys(reads)),
+        choice,
+        _listed(items, "v"),
+        _listed(before.expressions, "g"),
+    )
+
+
+def _listed(items: Sequence[exp.Expression], letter: str) -> str:
+    return ", ".join(f"{generate(item)} AS {letter}{n}" for n, item in enumerate(items))
+
+
+@dataclass(frozen=True, slots=True)
 class Returning:
-    """What a statement returns of each of its rows."""
+    """The result of a clause RETURNING: one row for each row of its statement."""
 
     table: TableDef
     """The table as the statement names it."""
     columns: tuple[ResultColumn, ...]
-    reads: tuple[str, ...]
-    """The columns of the rows' relation that are read."""
-    choice: tuple[str, ...] | None
-    """The result as columns of the relation; None if a query computes the result."""
-    items: str
-    """The list of the query for the result, in Spark SQL."""
+    values: ValuesOfRows
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,31 +174,10 @@ class ReturningClause:
         ]
         described = returned_columns(select, sources, images, self.zone)
         settle(select)
-        return self._returning(select, described, _places(table, others))
-
-    def _returning(
-        self,
-        select: exp.Select,
-        described: Columns,
-        places: Mapping[tuple[str, str], str],
-    ) -> Returning:
-        items = [item.unalias() for item in select.expressions]
-        reads: list[str] = []
-        for node in list(select.find_all(exp.Column)):
-            place = places.get((node.table, node.name))
-            if place is not None:
-                reads.append(place)
-                node.set("this", exp.to_identifier(place))
-                node.set("table", exp.to_identifier(ROWS))
-        choice = None
-        if all(isinstance(item, exp.Column) and item.table == ROWS for item in items):
-            choice = tuple(item.name for item in items)
         return Returning(
-            self.table,
+            table,
             tuple(ResultColumn(name, kind) for name, kind in described),
-            tuple(dict.fromkeys(reads)),
-            choice,
-            ", ".join(f"{generate(item)} AS v{n}" for n, item in enumerate(items)),
+            values_of_rows(select, _places(table, others)),
         )
 
 

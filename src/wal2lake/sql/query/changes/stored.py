@@ -25,23 +25,38 @@ from wal2lake.errors import (
 )
 from wal2lake.pgtypes.spark_ddl import identifier
 from wal2lake.sql.query.analysis.writes import stored_value
-from wal2lake.sql.query.changes.returning import Returning
+from wal2lake.sql.query.changes.returning import Returning, ValuesOfRows
 from wal2lake.sql.query.plain import PlainInsert, PlainWrite
 from wal2lake.sql.query.translate import Resolver, TableRef, parse, settle
 from wal2lake.sql.query.values import types as t
 
 
 @dataclass(frozen=True, slots=True)
+class OnConflict:
+    """The effect of an INSERT on a row whose key is there already."""
+
+    sets: tuple[str, ...] = ()
+    """The columns to which DO UPDATE assigns values."""
+    values: ValuesOfRows | None = None
+    """The values of ``sets`` for pairs of rows, followed by the condition of DO UPDATE if there is
+    one; None for DO NOTHING."""
+    is_conditional: bool = False
+    """Whether DO UPDATE has a condition."""
+
+
+@dataclass(frozen=True, slots=True)
 class RowWrite:
-    """A statement whose rows pass through the node, because they are returned."""
+    """A statement whose rows pass through the node: it returns them, or has ON CONFLICT."""
 
     query: str
     """Spark SQL. INSERT: a query for the rows, in the table's columns. UPDATE and DELETE: a query
     for the name of the file and the number in the file of each row, and then for the new values of
     ``sets``, and for the columns ``x0``.. of ``Returning``."""
-    returning: Returning
+    returning: Returning | None
     sets: tuple[str, ...] = ()
     """The columns to which an UPDATE assigns values."""
+    conflict: OnConflict | None = None
+    """Set if an INSERT may meet rows with the same keys."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +83,7 @@ class SparkWrite:
     plain: PlainWrite | PlainInsert | None = None
     """The plain change if the statement needs no Spark, or None."""
     by_rows: RowWrite | None = None
-    """Set if the statement has RETURNING."""
+    """Set if the statement has RETURNING, or ON CONFLICT."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,12 @@ from sqlglot import exp
 from wal2lake.catalog import ColumnDef, TableDef
 from wal2lake.errors import FeatureNotSupportedError, UsageError
 from wal2lake.pgtypes.spark_ddl import identifier
-from wal2lake.sql.query.analysis.writes import found_rows, rewrite_write, stored_rows
+from wal2lake.sql.query.analysis.writes import (
+    assigned,
+    found_rows,
+    rewrite_write,
+    stored_rows,
+)
 from wal2lake.sql.query.changes.returning import OtherTable, ReturningClause
 from wal2lake.sql.query.changes.stored import (
     RowWrite,
@@ -292,25 +297,28 @@ def found(
     place_tables(select, resolve)
     placed = [(c, v) for (c, _), v in zip(sets, values.expressions, strict=True)]
     select.set("expressions", [exp.Null()])
-    items, others, target = found_rows(select, placed, returning.read(), zone)
+    operands, others, target = found_rows(select, placed, returning.read(), zone)
+    raw: list[exp.Expression] = []
+    stored = {}
+    for n, (column, _) in enumerate(sets):
+        computed_value, value = assigned(operands[n], exp.column(f"c{n}"), column, zone)
+        raw.append(computed_value)
+        stored[column.name] = not_null_sql(table, column, generate(value))
+    raw += [operand.node for operand in operands[len(sets) :]]
     columns = [
         *(
             exp.column(name, table="_metadata", db=target, quoted=True)
             for name in _PLACE
         ),
-        *items,
+        *raw,
     ]
-    names = ["f", "r", *(f"c{n}" for n in range(len(items)))]
+    names = ["f", "r", *(f"c{n}" for n in range(len(raw)))]
     select.set(
         "expressions", [exp.alias_(c, n) for c, n in zip(columns, names, strict=True)]
     )
     settle(select)
-    stored = {
-        column.name: not_null_sql(table, column, f"c{n}")
-        for n, (column, _) in enumerate(sets)
-    }
     listed = [f"{text} AS v{n}" for n, text in enumerate(stored.values())]
-    listed += [f"c{n} AS x{n - len(sets)}" for n in range(len(sets), len(items))]
+    listed += [f"c{n} AS x{n - len(sets)}" for n in range(len(sets), len(raw))]
     query = (
         f"SELECT {', '.join(['f', 'r', *listed])} FROM ({generate(select)}) AS found"
     )
