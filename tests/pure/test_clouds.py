@@ -179,6 +179,14 @@ def test_credentials_of_the_environment_for_spark(
         assert "https://login.microsoftonline.com/us/oauth2/token" in values
 
 
+def test_secrets_for_azure_on_a_cluster(tmp_path: Path) -> None:
+    options = StoreOptions((("account_key", SECRET),))
+    access = access_to(AZURE, options, {}, tmp_path, is_cluster=True)
+    assert access.secrets == {"fs.azure.account.key": SECRET}
+    assert not access.environment and SECRET not in str(access.settings)
+    assert not any(name.endswith("buffer.dir") for name in access.settings)
+
+
 GOOGLE = "gs://lake/w"
 
 
@@ -240,6 +248,7 @@ def asked(url: str, secret: str) -> tuple[int, dict[str, object]]:
 @pytest.mark.parametrize(
     ("warehouse", "url", "named"),
     [
+        (AZURE, "account.oauth2.client.endpoint", "account.oauth2.client.secret"),
         (GOOGLE, "token.server.url", "auth.client.secret"),
     ],
 )

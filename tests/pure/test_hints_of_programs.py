@@ -342,32 +342,26 @@ def test_a_warehouse_that_may_be_written(tmp_path: Path) -> None:
     assert Settings(tmp_path, spark=spark, store=store).warehouse == f"abfss{azure}"
 
 
-@pytest.mark.parametrize(
-    "store", [StoreSettings(credentials_command="c"), StoreSettings(anonymous=True)]
-)
-def test_credentials_that_spark_cannot_use_in_azure(
-    tmp_path: Path, store: StoreSettings
-) -> None:
-    spark = SparkSettings(warehouse="abfss://lake@acc.dfs.core.windows.net/w")
-    settings = Settings(tmp_path, spark=spark, store=store)
-    error = refused(check_warehouse, settings, {})
-    assert error.sqlstate == "0A000" and "cannot be used" in error.message
-    assert error.hint == (
-        'Remove it, and set "account_key" or "sas_token" of [store] or nothing: then the'
-        " identity in the environment or of the machine is used."
-    )
+def test_credentials_that_sparks_connectors_do_not_know(tmp_path: Path) -> None:
+    azure = "abfss://lake@acc.dfs.core.windows.net/w"
 
+    def refused_in(
+        warehouse: str, store: StoreSettings, master: str = "local[*]"
+    ) -> Wal2LakeError:
+        spark = SparkSettings(warehouse=warehouse, master=master)
+        settings = Settings(tmp_path, spark=spark, store=store)
+        error = refused(check_warehouse, settings, {})
+        assert error.sqlstate == "0A000" and "cannot be used" in error.message
+        return error
 
-def test_tokens_of_a_command_on_a_cluster_with_tables_in_google(tmp_path: Path) -> None:
-    spark = SparkSettings(warehouse="gs://lake/w", master="spark://head:7077")
-    store = StoreSettings(credentials_command="c")
-    settings = Settings(tmp_path, spark=spark, store=store)
-    error = refused(check_warehouse, settings, {})
-    assert error.sqlstate == "0A000"
+    error = refused_in(azure, StoreSettings(anonymous=True))
     assert error.hint == (
-        'Remove it, and set "credentials_file" of [store] or nothing: then the identity of each'
-        " worker's machine is used."
+        'Remove it, and set "account_key", "sas_token" or "credentials_command" of [store] or'
+        " nothing: then the identity in the environment or of the machine is used."
     )
+    command = StoreSettings(credentials_command="c")
+    error = refused_in("gs://lake/w", command, "spark://head:7077")
+    assert '"credentials_file"' in str(error.hint)
 
 
 def test_addresses_and_ports() -> None:

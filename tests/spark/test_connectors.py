@@ -1,12 +1,16 @@
-"""Spark's connector for Google with each kind of credentials, in a JVM without Spark.
+"""Spark's connectors for Google and Azure with each kind of credentials, in a JVM without Spark.
 
 The node's own client writes an object; the connector reads it and writes another, which the client
-reads. The server refuses requests without credentials.
+reads. The servers refuse requests without credentials.
 """
 
 from __future__ import annotations
 
+import base64
+import json
 import os
+import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,9 +21,11 @@ from pyspark import SparkConf
 from pyspark.java_gateway import launch_gateway
 from tests.fakes.objectstores import (
     Server,
+    azure_server,
     closed_gcs_server,
     gcs_account,
 )
+from tests.fakes.tls_front import Authority
 
 from wal2lake.lake.jars import JarSource, locate_jars
 from wal2lake.lake.spark.access import access_to
@@ -100,3 +106,47 @@ def google_options(server: Server, directory: Path, kind: str) -> StoreOptions:
     elif kind == "command":
         command = dict(server.config)["credentials_command"]
     return StoreOptions(tuple(config.items()), credentials_command=command)
+
+
+def test_azure_knows_the_connector_by_the_tokens_of_a_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority = Authority(tmp_path / "keys")
+    trusted = tmp_path / "trusted"
+    subprocess.run(
+        [
+            *("keytool", "-importcert", "-noprompt", "-alias", "ca"),
+            *("-storepass", "secret", "-keystore", trusted),
+            *("-file", authority.certificate),
+        ],
+        check=True,
+        capture_output=True,
+        timeout=60,
+    )
+    monkeypatch.setenv("SSL_CERT_FILE", str(authority.certificate))
+    printed = tmp_path / "printed"
+    printed.write_text(json.dumps({"accessToken": token(), "expires_in": 3600}))
+    with azure_server(authority.issue("server", "azurite")) as server:
+        options = StoreOptions(
+            (("endpoint", server.endpoint),), credentials_command=f"cat '{printed}'"
+        )
+        url = f"{server.url}/tables"
+        access = access_to(url, options, {}, tmp_path)
+        store = f"-Djavax.net.ssl.trustStore={trusted}"
+        with java(access, store, "-Djavax.net.ssl.trustStorePassword=secret") as found:
+            both_ways(found, access, url, options)
+
+
+def token() -> str:
+    """A token as Azure's server gives one; Azurite does not check the signature."""
+    now = int(time.time())
+    claims = {
+        "aud": "https://storage.azure.com",
+        "iss": "https://sts.windows.net/00000000-0000-0000-0000-000000000000/",
+        "iat": now - 60,
+        "nbf": now - 60,
+        "exp": now + 3600,
+    }
+    parts = [{"alg": "RS256", "typ": "JWT"}, claims, "signature"]
+    encoded = [base64.urlsafe_b64encode(json.dumps(p).encode()) for p in parts]
+    return b".".join(part.rstrip(b"=") for part in encoded).decode()

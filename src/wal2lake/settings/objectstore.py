@@ -125,8 +125,8 @@ class StoreSettings:
         "",
         "Shell command that prints credentials as JSON: for S3 as a credential_process of AWS's"
         " programs does, for Azure as az account get-access-token, for Google as gcloud config"
-        " config-helper. It is run again before they expire, and has 30 seconds. Not for a"
-        " warehouse in Azure.",
+        " config-helper. It is run again before they expire, and has 30 seconds. Not on a"
+        " cluster with a warehouse in Azure or Google.",
         pattern=r"[^\r\n]*",
         allowed="a command in one line",
         restart=True,

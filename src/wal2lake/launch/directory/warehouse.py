@@ -95,13 +95,26 @@ def _check_bucket(settings: Settings, bucket: str, environ: Mapping[str, str]) -
 
 
 def _check_access(settings: Settings) -> None:
-    """Refuse what Spark's connectors for Azure and Google cannot do, or not yet."""
-    _check_azure(settings)
-    if (
-        settings.warehouse.startswith("gs:")
-        and settings.store.credentials_command
-        and not settings.spark.is_local
-    ):
+    """Refuse what Spark's connectors for Azure and Google cannot do."""
+    scheme = urlsplit(settings.warehouse).scheme
+    store = settings.store
+    if scheme == "abfss" and store.anonymous:
+        raise ConfigurationError(
+            'parameter "store.anonymous" cannot be used for a warehouse in Azure',
+            sqlstate="0A000",
+            detail="Spark's connector sends no requests without credentials.",
+            hint='Remove it, and set "account_key", "sas_token" or "credentials_command" of'
+            " [store] or nothing: then the identity in the environment or of the machine is"
+            " used.",
+        )
+    if scheme == "abfss" and not settings.spark.is_local:
+        raise ConfigurationError(
+            "a cluster cannot write to a warehouse in Azure yet",
+            sqlstate="0A000",
+            hint='Set "master" of [spark] to local[*], or "warehouse" to a bucket in S3 or to a'
+            " directory that all machines of the cluster mount.",
+        )
+    if scheme == "gs" and store.credentials_command and not settings.spark.is_local:
         raise ConfigurationError(
             'parameter "store.credentials_command" cannot be used on a cluster for this warehouse',
             sqlstate="0A000",
@@ -109,26 +122,3 @@ def _check_access(settings: Settings) -> None:
             hint='Remove it, and set "credentials_file" of [store] or nothing: then the identity of'
             " each worker's machine is used.",
         )
-
-
-def _check_azure(settings: Settings) -> None:
-    """Refuse what Spark's connector for Azure cannot do, or not yet."""
-    if not settings.warehouse.startswith("abfss:"):
-        return
-    if not settings.spark.is_local:
-        raise ConfigurationError(
-            "a cluster cannot write to a warehouse in Azure yet",
-            sqlstate="0A000",
-            hint='Set "master" of [spark] to local[*], or "warehouse" to a bucket in S3 or to a'
-            " directory that all machines of the cluster mount.",
-        )
-    for name in ("credentials_command", "anonymous"):
-        if getattr(settings.store, name):
-            raise ConfigurationError(
-                f'parameter "store.{name}" cannot be used for a warehouse in Azure yet',
-                sqlstate="0A000",
-                detail="Spark's connector reads tables there with a key, a signature, or an"
-                " identity.",
-                hint='Remove it, and set "account_key" or "sas_token" of [store] or nothing:'
-                " then the identity in the environment or of the machine is used.",
-            )

@@ -1,6 +1,6 @@
 """Gives Spark access to tables in Azure, through Hadoop's connector (ABFS).
 
-In: the warehouse's URL, the options of the store's client. Out: a jar, settings of Spark without
+In: the options of the store's client. Out: a jar, settings of Spark without
 secrets, and variables for the JVM's environment.
 
 The node's own client speaks Azure's Blob protocol, whatever the account is. So does the connector
@@ -9,8 +9,11 @@ which has the same objects. It asks the account which kind it is, which an emula
 server of one's own is taken for one without.
 
 Credentials. Hadoop replaces ``${env.NAME}`` in a setting by a variable, so secrets are in the
-environment of the JVM alone. Without credentials in [store] they are looked for in the order of the
-node's own client. Sources: Hadoop 3.4 "Hadoop Azure Support: ABFS"; object_store 0.14,
+environment of the JVM alone. A cluster's executors do not have this environment: for them secrets
+are in Hadoop's configuration, which is sent with each job and is not in Spark's settings. Tokens of
+a command come from a server of the engine's (``tokenserver``), which the connector takes for the
+one of an application. Without credentials in [store] they are looked for in the order of the node's
+own client. Sources: Hadoop 3.4 "Hadoop Azure Support: ABFS"; object_store 0.14,
 ``MicrosoftAzureBuilder``.
 """
 
@@ -23,6 +26,7 @@ from urllib.parse import urlsplit
 
 from wal2lake.lake.jars import AZURE_JARS
 from wal2lake.lake.spark.access.needs import SparkAccess, first_of, for_hadoop
+from wal2lake.lake.spark.access.tokenserver import TokenServer
 from wal2lake.lake.store import StoreOptions
 
 _PACKAGE: Final = "org.apache.hadoop.fs.azurebfs"
@@ -39,9 +43,13 @@ _TENANT: Final = ("AZURE_STORAGE_TENANT_ID", "AZURE_TENANT_ID")
 
 
 def access_to_azure(
-    warehouse: str, options: StoreOptions, environment: Mapping[str, str], private: Path
+    options: StoreOptions,
+    environment: Mapping[str, str],
+    private: Path,
+    *,
+    is_cluster: bool = False,
 ) -> SparkAccess:
-    """Return what a session needs for a warehouse ``abfss://container@host/...``."""
+    """Return what a session needs for a warehouse in Azure."""
     config = dict(options.config)
     endpoint = config.get("endpoint") or first_of(
         environment, "AZURE_ENDPOINT", "AZURE_STORAGE_ENDPOINT"
@@ -50,14 +58,23 @@ def access_to_azure(
         "fs.azure.fns.account.service.type": "BLOB",
         "fs.azure.http.connection.timeout": str(round(options.connect_seconds * 1000)),
         "fs.azure.http.read.timeout": str(round(options.request_seconds * 1000)),
-        "fs.azure.buffer.dir": str(private),
         **_server(endpoint),
     }
-    credentials, secret = _credentials(config, environment)
+    if not is_cluster:
+        # A worker has its own directory for this.
+        settings["fs.azure.buffer.dir"] = str(private)
+    credentials, secret = _credentials(options, environment)
+    if secret is None:
+        return SparkAccess(AZURE_JARS, for_hadoop({**settings, **credentials}))
+    name, value = secret
+    if is_cluster:
+        return SparkAccess(
+            AZURE_JARS, for_hadoop({**settings, **credentials}), secrets={name: value}
+        )
     return SparkAccess(
         AZURE_JARS,
-        for_hadoop({**settings, **credentials}),
-        environment={} if secret is None else {_SECRET: secret},
+        for_hadoop({**settings, **credentials, name: f"${{env.{_SECRET}}}"}),
+        environment={_SECRET: value},
     )
 
 
@@ -80,10 +97,15 @@ def _server(endpoint: str | None) -> dict[str, str]:
     return settings
 
 
-def _credentials(
-    config: Mapping[str, str], environment: Mapping[str, str]
-) -> tuple[dict[str, str], str | None]:
-    """Return settings, and the secret that they name."""
+_Credentials = tuple[dict[str, str], tuple[str, str] | None]
+"""Settings, and the name and value of one that is a secret."""
+
+
+def _credentials(options: StoreOptions, environment: Mapping[str, str]) -> _Credentials:
+    config = dict(options.config)
+    if options.credentials_command:
+        tokens = TokenServer(options.credentials_command)
+        return _application("wal2lake", tokens.url, tokens.secret)
     key, signature = config.get("account_key"), config.get("sas_token")
     if key is None and signature is None:
         key = first_of(
@@ -94,24 +116,22 @@ def _credentials(
         )
     if key is not None:
         named = {"fs.azure.account.auth.type": "SharedKey"}
-        return {**named, "fs.azure.account.key": f"${{env.{_SECRET}}}"}, key
+        return named, ("fs.azure.account.key", key)
     if signature is None:
-        tokens = _application(environment)
-        if tokens is not None:
-            return tokens
+        identity = _identity(environment)
+        if identity is not None:
+            return identity
         signature = first_of(
             environment, "AZURE_STORAGE_SAS_KEY", "AZURE_STORAGE_SAS_TOKEN"
         )
     if signature is not None:
         named = {"fs.azure.account.auth.type": "SAS"}
-        return {**named, "fs.azure.sas.fixed.token": f"${{env.{_SECRET}}}"}, signature
+        return named, ("fs.azure.sas.fixed.token", signature)
     client = first_of(environment, *_CLIENT)
     return _oauth("MsiTokenProvider", {"client.id": client} if client else {}), None
 
 
-def _application(
-    environment: Mapping[str, str],
-) -> tuple[dict[str, str], str | None] | None:
+def _identity(environment: Mapping[str, str]) -> _Credentials | None:
     """Return the settings of an application or a pod that has an identity in the environment, and
     the application's secret."""
     client = first_of(environment, *_CLIENT)
@@ -120,20 +140,28 @@ def _application(
         return None
     authority = first_of(environment, "AZURE_AUTHORITY_HOST") or _AUTHORITY
     authority = authority.rstrip("/")
-    named = {"client.id": client, "msi.tenant": tenant}
     file = first_of(environment, "AZURE_FEDERATED_TOKEN_FILE")
     if file is not None:
-        named |= {"token.file": file, "msi.authority": f"{authority}/"}
+        named = {
+            "client.id": client,
+            "msi.tenant": tenant,
+            "token.file": file,
+            "msi.authority": f"{authority}/",
+        }
         return _oauth("WorkloadIdentityTokenProvider", named), None
     secret = first_of(environment, "AZURE_STORAGE_CLIENT_SECRET", "AZURE_CLIENT_SECRET")
     if secret is None:
         return None
-    named = {
-        "client.id": client,
-        "client.secret": f"${{env.{_SECRET}}}",
-        "client.endpoint": f"{authority}/{tenant}/oauth2/token",
-    }
-    return _oauth("ClientCredsTokenProvider", named), secret
+    return _application(client, f"{authority}/{tenant}/oauth2/token", secret)
+
+
+def _application(client: str, server: str, secret: str) -> _Credentials:
+    """Return the settings of an application, which a server of tokens knows by its secret."""
+    named = {"client.id": client, "client.endpoint": server}
+    return _oauth("ClientCredsTokenProvider", named), (
+        "fs.azure.account.oauth2.client.secret",
+        secret,
+    )
 
 
 def _oauth(provider: str, named: Mapping[str, str]) -> dict[str, str]:

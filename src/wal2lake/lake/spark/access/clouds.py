@@ -32,7 +32,7 @@ def access_to(
         case "s3":
             return access_to_s3(options, environment, private, is_cluster=is_cluster)
         case "abfss":
-            return access_to_azure(warehouse, options, environment, private)
+            return access_to_azure(options, environment, private, is_cluster=is_cluster)
         case "gs":
             return access_to_google(options, environment)
         case _:
