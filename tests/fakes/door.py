@@ -35,6 +35,7 @@ from wal2lake.door import (
     ListenerSettings,
     everybody,
 )
+from wal2lake.door.session.commands import parse_command
 from wal2lake.errors import SqlSyntaxError, UndefinedObjectError, UsageError
 from wal2lake.launch.listeners import open_listeners
 from wal2lake.model import Oid
@@ -48,7 +49,7 @@ from wal2lake.sql.backend import (
     SessionContext,
     TransactionKind,
 )
-from wal2lake.sql.grammar import parse
+from wal2lake.sql.grammar import StatementText, parse, split_statements
 from wal2lake.sql.grammar.copying import CopyTo, copy_options
 from wal2lake.sql.parameters import canonical_encoding
 from wal2lake.wire.frontback import (
@@ -145,9 +146,22 @@ class FakeBackend:
         self._cancelled = threading.Event()
         journal.contexts.append(context)
 
-    def check_syntax(self, sql: str) -> None:
-        if sql.split()[0].lower() in ("selekt", "create"):
-            parse(sql)
+    def parse_string(self, sql: str) -> Sequence[StatementText]:
+        """Find syntax errors in the session's own statements, and in those of the grammar."""
+        statements = split_statements(sql)
+        for statement in statements:
+            try:
+                parse_command(statement.text)
+                if statement.text.split()[0].lower() in ("selekt", "create"):
+                    parse(statement.text)
+            except SqlSyntaxError as error:
+                if error.position:
+                    error.position += statement.offset
+                    raise
+            except UsageError:
+                # It is reported when the statement's turn comes.
+                pass
+        return statements
 
     def prepare(self, sql: str, param_oids: Sequence[int]) -> FakePrepared:
         self.journal.calls.append(f"prepare {sql}")

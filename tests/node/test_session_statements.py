@@ -230,6 +230,48 @@ def test_a_session_gets_the_answers_of_postgresql(
     assert answers(node, SCRIPTS[name]) == answers(server, SCRIPTS[name])
 
 
+STRINGS = (
+    "declare c cursor for select 'é' from where",
+    "/* é */ declare c cursor for select 1, from numbers",
+    "declare c cursor for /* é */ select i from numbers limit 1, 2",
+    "declare c cursor for select (select i frum from numbers)",
+    "declare c cursor for insert into numbers values (1)",
+    "begin; declare c cursor for select 'é'; fetch c; declare d cursor for select from from",
+    "declare c cursor for select E'\\000'",
+    "prepare q as select 'é' +",
+    "prepare q (int,) as select 1",
+    "prepare q (numeric(5, ) as select 1",
+    "prepare q (int) as update numbers set where i = $1",
+    "prepare q (int) as insert into numbers values ($1, 'é'",
+    "prepare q (int) as select $1a",
+    "select 'é'; prepare q as prepare r as select 1",
+    "select 'é'; prepare q as select 1; execute q (1 +)",
+    "execute q ('é', i from)",
+    "execute q (1, (select i, from numbers))",
+    "execute q (case when 'é' then end)",
+    "select 'é'; fetch 'a' from c",
+)
+
+
+@pytest.mark.parametrize("is_prepared", [False, True])
+def test_syntax_errors_in_inner_queries_have_their_places(
+    sides: tuple[str, str], is_prepared: bool
+) -> None:
+    def errors(conninfo: str) -> list[Any]:
+        failures = []
+        with psycopg.connect(conninfo, autocommit=True) as connection:
+            for string in STRINGS:
+                with pytest.raises(psycopg.Error) as caught:
+                    connection.execute(string, prepare=is_prepared)
+                said = caught.value.diag
+                place = said.statement_position
+                failures.append((string, said.sqlstate, said.message_primary, place))
+        return failures
+
+    node, server = sides
+    assert errors(node) == errors(server)
+
+
 def test_directions_at_random_go_where_postgresql_goes(sides: tuple[str, str]) -> None:
     chance = random.Random(7)
     script = ["begin", f"declare c scroll cursor for {QUERY}"]

@@ -33,6 +33,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Protocol
 
+from wal2lake.sql.grammar import StatementText
 from wal2lake.sql.grammar.copying import CopyOptions
 from wal2lake.sql.parameters import Parameters
 from wal2lake.wire.frontback import FieldDescription, Format
@@ -137,11 +138,11 @@ class Prepared(Protocol):
 class Backend(Protocol):
     """Executes the statements of one session."""
 
-    def check_syntax(self, sql: str) -> None:
-        """Raise SqlSyntaxError for a text that is no statement.
+    def parse_string(self, sql: str) -> Sequence[StatementText]:
+        """Return the statements of a query string, without empty ones.
 
-        The session calls this for every statement of a query string before it executes the first.
-        Other errors, and syntax errors inside a query, may be left to ``prepare``.
+        Raises SqlSyntaxError with the position in the string. The session calls this before it
+        executes the first statement, so an error in one of them lets none of them run.
         """
         ...
 

@@ -54,7 +54,6 @@ from wal2lake.sql.backend import (
     ResultBatch,
     TransactionKind,
 )
-from wal2lake.sql.grammar import split_statements
 from wal2lake.sql.parameters import Parameters
 from wal2lake.wire.frontback import FieldDescription, Format
 
@@ -89,7 +88,7 @@ class Executor:
 
     def prepare_string(self, sql: str, param_oids: Sequence[int]) -> PreparedStatement:
         """Prepare the string of Parse: one statement or none; raises 42601 for more."""
-        statements = split_statements(sql)
+        statements = self._backend.parse_string(sql)
         if len(statements) > 1:
             raise SqlSyntaxError(
                 "cannot insert multiple commands into a prepared statement"
@@ -100,11 +99,6 @@ class Executor:
             return self.prepare(
                 statements[0].text, param_oids, TransactionKind.PIPELINE
             )
-
-    def check_syntax(self, sql: str) -> None:
-        """Check one of several statements: as in PostgreSQL, 42601 in one lets none of them run."""
-        if parse_command(sql) is None:
-            self._backend.check_syntax(sql)
 
     def prepare(
         self, sql: str, param_oids: Sequence[int], kind: TransactionKind

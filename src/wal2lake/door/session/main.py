@@ -52,7 +52,7 @@ from wal2lake.errors import (
     Wal2LakeError,
 )
 from wal2lake.sql.backend import Backend, Notice, Outcome, TransactionKind
-from wal2lake.sql.grammar import StatementText, split_statements
+from wal2lake.sql.grammar import StatementText
 from wal2lake.sql.parameters import Parameters, decode_text
 from wal2lake.wire.frontback import (
     BackendKeyData,
@@ -306,7 +306,7 @@ class ClientSession:
                 self._replicate(self._replication, text)
                 self._send_ready()
                 return
-            statements = split_statements(text)
+            statements = self._backend.parse_string(text)
             if not statements:
                 self._conversation.send(Signal.EMPTY_QUERY)
             kind = (
@@ -314,9 +314,6 @@ class ClientSession:
                 if len(statements) > 1
                 else TransactionKind.STATEMENT
             )
-            if len(statements) > 1:
-                for statement in statements:
-                    self._executor.check_syntax(statement.text)
             for statement in statements:
                 self._simple_statement(statement, kind, statement is statements[-1])
         except (TransportClosed, SessionEnd):

@@ -54,7 +54,6 @@ from wal2lake.engine.session.tablenames import Used, table_names
 from wal2lake.engine.session.writtenstatements import analysed_again, described_write
 from wal2lake.errors import (
     FeatureNotSupportedError,
-    SqlSyntaxError,
     UsageError,
     Wal2LakeError,
 )
@@ -80,7 +79,7 @@ from wal2lake.sql.backend import (
     SessionContext,
     TransactionKind,
 )
-from wal2lake.sql.grammar import parse
+from wal2lake.sql.grammar import StatementText, parse, parse_string
 from wal2lake.sql.grammar.constraints import is_set_constraints
 from wal2lake.sql.grammar.copying import CopyOptions, CopyTo
 from wal2lake.sql.grammar.lexer import command_name
@@ -168,13 +167,9 @@ class LakeBackend:
 
     # ---- the port ----------------------------------------------------------------
 
-    def check_syntax(self, sql: str) -> None:
-        """Raise if the text is not a statement."""
-        try:
-            parse(sql)
-        except Wal2LakeError as error:
-            if isinstance(error, SqlSyntaxError) and error.position:
-                raise
+    def parse_string(self, sql: str) -> Sequence[StatementText]:
+        """Parse a query string by PostgreSQL's grammar."""
+        return parse_string(sql)
 
     def prepare(self, sql: str, param_oids: Sequence[int]) -> Prepared:
         """Parse a statement; errors about names come from ``fields`` or ``execute``."""

@@ -1,10 +1,10 @@
 """Parses and prints the statements that a node executes from its own grammar.
 
-Takes: the text of a statement. Gives: frozen statement values (``parse``), their SQL text
-(``to_sql``), the statements of a query string (``split_statements``), checked subscription
-options (``subscription_options``). Owns: no state. Never: does I/O, knows the catalog, reads
-a query beyond its first words.
+Takes: a query string, or the text of a statement. Gives: the statements of a string
+(``parse_string``), frozen statement values (``parse``), their SQL text (``to_sql``), checked
+subscription options (``subscription_options``). Owns: no state. Never: does I/O, knows the catalog.
 
+    pgparse/                   PostgreSQL's own grammar: query strings and their syntax errors
     lexer, quoting             SQL's lexical rules: tokens, statements, names and constants
     parser                     finds out which statement a text is; start here
     remembered                 keeps results for texts that clients repeat
@@ -29,7 +29,7 @@ from wal2lake.sql.grammar.options import (
     check_slot_name,
     subscription_options,
 )
-from wal2lake.sql.grammar.parser import parse
+from wal2lake.sql.grammar.parser import parse, parse_string
 from wal2lake.sql.grammar.printing import to_sql
 from wal2lake.sql.grammar.quoting import fold, quote_literal
 
@@ -41,6 +41,7 @@ __all__ = [
     "check_slot_name",
     "fold",
     "parse",
+    "parse_string",
     "quote_identifier",
     "quote_literal",
     "split_statements",

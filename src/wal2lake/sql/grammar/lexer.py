@@ -214,7 +214,7 @@ def _next_shape(sql: str, start: int) -> tuple[str, re.Match[str], int]:
             base = "bit" if sql[start] in "bB" else "hexadecimal"
             raise _unterminated(f"{base} string literal", sql, start)
     elif shape == "comment":
-        end = _end_of_comment(sql, start)
+        end = end_of_comment(sql, start)
     elif shape == "dollar":
         close = sql.find(match[0], end)
         if close < 0:
@@ -298,7 +298,8 @@ def _continue_string(
     return end
 
 
-def _end_of_comment(sql: str, start: int) -> int:
+def end_of_comment(sql: str, start: int) -> int:
+    """The place behind a comment that may have others in it; raises 42601 if it is not closed."""
     depth = 0
     for edge in _COMMENT_EDGE.finditer(sql, start):
         depth += 1 if edge[0] == "/*" else -1

@@ -1,6 +1,6 @@
 """``parse``: turns the text of one statement into a value.
 
-Comes in: one statement (from ``split_statements``). Goes out: a ``ParsedStatement``. The
+Comes in: one statement (from ``parse_string``). Goes out: a ``ParsedStatement``. The
 statements that a node executes from its own grammar (subscriptions, publications, schemas, tables,
 roles, COPY, VACUUM, VERIFY, WAIT FOR) are parsed whole. Any other statement is read only up to the
 words that identify its command.
@@ -14,7 +14,8 @@ from collections.abc import Callable
 from itertools import islice
 from typing import Final
 
-from wal2lake.errors import FeatureNotSupportedError, SqlSyntaxError
+from wal2lake.errors import FeatureNotSupportedError, SqlSyntaxError, UsageError
+from wal2lake.sql.grammar import pgparse
 from wal2lake.sql.grammar.access import AccessStatement
 from wal2lake.sql.grammar.access.grants import alter_owner, grant, revoke
 from wal2lake.sql.grammar.access.roles import alter_role, create_role, drop_role
@@ -22,7 +23,13 @@ from wal2lake.sql.grammar.altering.alterstatements import AlterTableStatement
 from wal2lake.sql.grammar.altering.parsing import alter_table
 from wal2lake.sql.grammar.copying import CopyTo, copy
 from wal2lake.sql.grammar.cursor import TokenCursor
-from wal2lake.sql.grammar.lexer import Token, TokenKind, syntax_error, tokens
+from wal2lake.sql.grammar.lexer import (
+    StatementText,
+    Token,
+    TokenKind,
+    syntax_error,
+    tokens,
+)
 from wal2lake.sql.grammar.maintenance import (
     VacuumTables,
     VerifyTables,
@@ -220,6 +227,31 @@ _TABLE_KINDS: Final = {
 
 _LEADING_TOKENS: Final = 6
 """The tokens that identify any command: CREATE OR REPLACE TEXT SEARCH CONFIGURATION."""
+
+
+def parse_string(text: str) -> tuple[StatementText, ...]:
+    """Return the statements of a query string, without empty ones.
+
+    Raises the errors of PostgreSQL's grammar, or of ours for a statement that is none of
+    PostgreSQL's, with the position in the string.
+    """
+    statements = pgparse.parse_string(text)
+    for statement in statements:
+        if pgparse.is_own(statement.text):
+            _check_own(statement)
+    return statements
+
+
+def _check_own(statement: StatementText) -> None:
+    try:
+        parse(statement.text)
+    except SqlSyntaxError as error:
+        if error.position:
+            error.position += statement.offset
+        raise
+    except UsageError:
+        # As all but syntax errors, it is reported when the statement's turn comes.
+        pass
 
 
 def parse(text: str) -> ParsedStatement:
