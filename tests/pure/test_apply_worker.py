@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tests.fakes.apply_world import Side, World, model
 from tests.fakes.publisher import Change, Transaction
 
+from wal2lake.apply.step import nextbatch
 from wal2lake.catalog import FollowedSchema, SchemaChange, Subscription
 from wal2lake.errors import StorageError
 from wal2lake.model import Lsn, Oid, RemoteSchema, SyncState
@@ -442,3 +443,31 @@ def test_after_a_crash_only_what_others_wrote_ends_the_trust(
         side.reaches(208)
         check(side, 1)
         assert world.lake.requests[-1].trusted is not foreign
+
+
+def test_a_wait_for_a_session_does_not_delay_the_next_look_for_other_writers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pause between looks is a multiple of their duration, of which the wait is no part."""
+    monkeypatch.setattr(nextbatch, "_LOOK_SECONDS", 0.01)
+    with World(tmp_path, tables=(1, 2)) as world:
+        side = world.side
+        side.send(commit(100, insert(1, 1), insert(2, 1)))
+        side.start()
+        side.reaches(108)
+        looked = threading.Event()
+        goes_beyond = world.lake.goes_beyond
+
+        def look(location: str, version: int) -> bool:
+            if goes_beyond(location, version):
+                looked.set()
+            return goes_beyond(location, version)
+
+        monkeypatch.setattr(world.lake, "goes_beyond", look)
+        with side.lock:
+            side.table(1).versions.append({})
+            assert looked.wait(10)
+            # The worker waits for the lock from here on.
+            threading.Event().wait(0.3)
+        side.table(2).versions.append({})
+        wait_until(lambda: side.visible(1) == side.visible(2) == {}, timeout_seconds=5)

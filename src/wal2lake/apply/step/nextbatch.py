@@ -232,12 +232,13 @@ class ApplyStep:
         if began < self._look_at:
             return False
         written = self._tables.written_by_others()
+        # Without the wait for the lock, which a session may hold for seconds.
+        duration = time.monotonic() - began
+        self._look_at = began + max(_LOOK_SECONDS, duration * _LOOK_PAUSES)
         if written:
             with self._commit_lock:
                 if self._tables.take_notice(written):
                     self._idle_at = None
-        duration = time.monotonic() - began
-        self._look_at = began + max(_LOOK_SECONDS, duration * _LOOK_PAUSES)
         return self._idle_at is None
 
     def _follow(self, subscription: Subscription, due: DueAlteration) -> None:
