@@ -1,7 +1,7 @@
-"""A whole node on a cluster whose machines share nothing but S3: tables, log, staged changes.
+"""A whole node on a cluster whose machines share nothing but a store: tables, log, staged changes.
 
-A master and two workers of Spark's own, started here, and moto's server. Everything of the node is
-in a directory that is hidden from the workers, as it would be on other machines.
+A master and two workers of Spark's own, started here, and moto's server or Azurite. Everything of
+the node is in a directory that is hidden from the workers, as it would be on other machines.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from tests.conftest import Database
-from tests.fakes.objectstores import BUCKET, Server
+from tests.fakes.objectstores import Server, azure_server, s3_server
 from tests.node.conftest import create
 
 from wal2lake.lake.store import store_at
@@ -22,8 +22,6 @@ from wal2lake.testing.waits import wait_until
 
 TABLES = ("cs.item", "cs.note")
 
-SECRET = "the-secret-of-the-store"
-
 LARGE = 300_000
 """Changes of a batch that the engine does not convert itself."""
 
@@ -31,8 +29,17 @@ SECONDS = 300.0
 """For a machine that has more to do than this."""
 
 
+@pytest.fixture(
+    params=[pytest.param(s3_server, id="s3"), pytest.param(azure_server, id="azure")]
+)
+def server(request: pytest.FixtureRequest) -> Iterator[Server]:
+    """A server with an empty bucket."""
+    with request.param() as server:
+        yield server
+
+
 @pytest.fixture
-def node(private: Path, cluster: Cluster, s3: Server) -> Iterator[Node]:
+def node(private: Path, cluster: Cluster, server: Server) -> Iterator[Node]:
     events = private / "events"
     events.mkdir()
     conf = {
@@ -47,15 +54,13 @@ def node(private: Path, cluster: Cluster, s3: Server) -> Iterator[Node]:
         private / "data",
         settings={
             "spark.master": cluster.url,
-            "spark.warehouse": f"s3://{BUCKET}/tables",
+            "spark.warehouse": f"{server.url}/tables",
             "spark.driver_memory": "1g",
             "spark.conf": f"{{ {pairs} }}",
             "apply.upsert_bytes": 8 << 20,
             "subscription.copy_range_bytes": 1 << 20,
-            "store.endpoint": s3.endpoint,
-            "store.region": "eu-central-1",
-            "store.access_key_id": "key",
-            "store.secret_access_key": SECRET,
+            "store.endpoint": server.endpoint,
+            **{f"store.{name}": value for name, value in server.config},
         },
     )
     with found:
@@ -64,16 +69,16 @@ def node(private: Path, cluster: Cluster, s3: Server) -> Iterator[Node]:
         assert found.stop() == 0
 
 
-def staged(s3: Server) -> list[str]:
+def staged(server: Server) -> list[str]:
     """Files of changes that wait for their commit."""
-    store = store_at(f"s3://{BUCKET}/tables-log", s3.options())
+    store = store_at(f"{server.url}/tables-log", server.options())
     assert store is not None
     return list(store.list_below("staging", lambda folder: True))
 
 
 @pytest.mark.slow
 def test_a_node_on_a_cluster_that_shares_only_the_store(
-    pg18: Database, private: Path, s3: Server, cluster: Cluster, node: Node
+    pg18: Database, private: Path, server: Server, cluster: Cluster, node: Node
 ) -> None:
     assert hides()
     pg18.psql(
@@ -110,7 +115,7 @@ def test_a_node_on_a_cluster_that_shares_only_the_store(
         ]
     )
     wait_until(
-        lambda: staged(s3),
+        lambda: staged(server),
         timeout_seconds=SECONDS,
         describe="executors have written changes for the driver",
     )
@@ -119,14 +124,16 @@ def test_a_node_on_a_cluster_that_shares_only_the_store(
     node.start(wait=False).wait_ready(SECONDS)
     mirror.caught_up(SECONDS)
     mirror.assert_equal(TABLES)
-    assert not staged(s3)
+    assert not staged(server)
     methods = node.sql("select method from wal2lake.apply_methods")
     assert ("upsert",) in methods
 
     # ---- nothing that shows Spark's settings has the key
+    config = dict(server.config)
+    secret = config.get("secret_access_key") or config["account_key"]
     logs = [*(private / "events").iterdir(), *cluster.directory.glob("*.log")]
     assert logs
     for path in logs:
         files = [path] if path.is_file() else path.iterdir()
-        assert not any(SECRET in file.read_text(errors="replace") for file in files)
+        assert not any(secret in file.read_text(errors="replace") for file in files)
     node.sql("drop subscription cs")

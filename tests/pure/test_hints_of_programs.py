@@ -360,6 +360,11 @@ def test_credentials_that_sparks_connectors_do_not_know(tmp_path: Path) -> None:
         " nothing: then the identity in the environment or of the machine is used."
     )
     command = StoreSettings(credentials_command="c")
+    error = refused_in(azure, command, "spark://head:7077")
+    assert error.hint == (
+        'Remove it, and set "account_key" of [store] or nothing: then the identity of each'
+        " worker's machine is used."
+    )
     error = refused_in("gs://lake/w", command, "spark://head:7077")
     assert '"credentials_file"' in str(error.hint)
 

@@ -533,21 +533,6 @@ def test_a_warehouse_that_cannot_be_used_is_refused(tmp_path: Path, s3: Server) 
     tried(tmp_path, f"s3://{BUCKET}/lake", s3.port, spark__master="spark://m:7077")
 
 
-def test_a_cluster_has_no_tables_in_azure_yet(tmp_path: Path) -> None:
-    place = "abfss://lake@account.dfs.core.windows.net/lake"
-    (tmp_path / FILE_NAME).write_text("")
-    settings = load(
-        tmp_path, {}, {"spark.warehouse": place, "spark.master": "spark://m:7077"}
-    )
-    with pytest.raises(ConfigurationError) as caught:
-        check_warehouse(settings, {})
-    assert caught.value.sqlstate == "0A000"
-    assert caught.value.hint == (
-        'Set "master" of [spark] to local[*], or "warehouse" to a bucket in S3 or to a'
-        " directory that all machines of the cluster mount."
-    )
-
-
 # ---- the log's store at a start -------------------------------------------------------------
 
 

@@ -107,18 +107,16 @@ def _check_access(settings: Settings) -> None:
             " [store] or nothing: then the identity in the environment or of the machine is"
             " used.",
         )
-    if scheme == "abfss" and not settings.spark.is_local:
-        raise ConfigurationError(
-            "a cluster cannot write to a warehouse in Azure yet",
-            sqlstate="0A000",
-            hint='Set "master" of [spark] to local[*], or "warehouse" to a bucket in S3 or to a'
-            " directory that all machines of the cluster mount.",
-        )
-    if scheme == "gs" and store.credentials_command and not settings.spark.is_local:
+    if (
+        scheme in ("abfss", "gs")
+        and store.credentials_command
+        and not settings.spark.is_local
+    ):
+        key = "account_key" if scheme == "abfss" else "credentials_file"
         raise ConfigurationError(
             'parameter "store.credentials_command" cannot be used on a cluster for this warehouse',
             sqlstate="0A000",
             detail="Spark's connector gets the command's tokens on the node's machine alone.",
-            hint='Remove it, and set "credentials_file" of [store] or nothing: then the identity of'
-            " each worker's machine is used.",
+            hint=f'Remove it, and set "{key}" of [store] or nothing: then the identity of each'
+            " worker's machine is used.",
         )
