@@ -15,16 +15,19 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 from tests.conftest import Database
+from tests.fakes.objectstores import BUCKET, s3_server
 from tests.node.conftest import Psql
+from tests.node.test_log_store import is_stored
 
 from wal2lake.testing.cluster import Cluster
 from wal2lake.testing.node import Node
@@ -37,6 +40,9 @@ BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 EXECUTED = ("sql", "console", "python")
 
+START_SECONDS = 300.0
+"""For a machine that has more to do than this."""
+
 
 @dataclass(frozen=True)
 class Block:
@@ -48,8 +54,7 @@ class Block:
     """What a block of ``text`` behind it shows."""
 
 
-def blocks(page: str) -> Iterator[Block]:
-    text = (GUIDE / page).read_text(encoding="utf-8")
+def blocks(page: str, text: str) -> Iterator[Block]:
     found = list(BLOCK.finditer(text))
     for number, block in enumerate(found):
         if block[1] == "text":
@@ -80,11 +85,14 @@ class Reader:
     folder: Path
     settings: str = ""
     """The node's wal2lake.toml; empty: as ``init`` writes it."""
+    names: dict[str, str] = field(default_factory=dict)
+    """What names in the page's commands are here."""
 
-    def follow(self, page: str) -> int:
-        """Do all that the page says; returns how many blocks that was."""
+    def follow(self, page: str, part: str = "") -> int:
+        """Do all that the page says, or a part of it; returns how many blocks that was."""
         count = 0
-        for block in blocks(page):
+        text = part or (GUIDE / page).read_text(encoding="utf-8")
+        for block in blocks(page, text):
             if block.language == "sql":
                 self._sql(block)
             elif block.language == "python":
@@ -95,7 +103,9 @@ class Reader:
         return count
 
     def _here(self, text: str) -> str:
-        """With the node's port, if it names one: there is a node then."""
+        """With names of this place, and the node's port, if it names one: there is a node then."""
+        for shown, real in self.names.items():
+            text = text.replace(shown, real)
         if "port=5480" not in text:
             return text
         found = re.search(r"\bport='?(\d+)", self.node.conninfo())
@@ -147,7 +157,8 @@ class Reader:
                 if self.settings:
                     (self.node.directory / "wal2lake.toml").write_text(self.settings)
             elif command == "wal2lake start -D node":
-                self.node.start()
+                # A lease of a lost machine is waited for.
+                self.node.start(wait=False).wait_ready(START_SECONDS)
             elif command == "wal2lake stop -D node":
                 assert self.node.stop() == 0
             else:
@@ -274,6 +285,42 @@ def test_a_node_on_a_cluster_has_the_settings_of_its_page(
         applications = cluster.log_text("master")
         assert node.stop() == 0
     assert "Registered app" in applications
+
+
+@pytest.mark.slow
+def test_a_lost_machine_comes_back_as_its_page_says(
+    database: Callable[..., Database],
+    postgres_server: Callable[[int], PostgresServer],
+    psql: Psql,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    page = (GUIDE / "lost-machine.md").read_text(encoding="utf-8")
+    found = re.search(r"(?m)^    \[spark\]\n(?:(?:    .*)?\n)*", page)
+    assert found is not None
+    names = {"my-bucket": BUCKET}
+    heading = "## Go on from the store"
+    before, after = page.split(heading)
+    with (
+        s3_server() as server,
+        Node(tmp_path / "node", environ=environ(postgres_server(18))) as node,
+    ):
+        # The cloud's own programs have the keys.
+        monkeypatch.setenv("WAL2LAKE_STORE_ENDPOINT", server.endpoint)
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+        source, subscriber = database(18, "app"), database(18, "reports")
+        reader = Reader(source, subscriber, node, psql, tmp_path, names=names)
+        reader.settings = textwrap.dedent(found[0]).replace("my-bucket", BUCKET)
+        assert reader.follow("lost-machine.md", before) == 5
+        wait_until(
+            lambda: is_stored(node.directory), describe="the catalog is in the store"
+        )
+        node.kill("tree")
+        shutil.rmtree(node.directory)
+        assert reader.follow("lost-machine.md", after) == 3
+        node.sql("drop subscription visits")
+        assert node.stop() == 0
 
 
 def test_each_page_is_followed_and_linked() -> None:
