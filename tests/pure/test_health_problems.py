@@ -10,7 +10,7 @@ import pytest
 from tests.fakes.facts import ENGINE, GIB, NOW, SHOP, ago
 from tests.fakes.facts import NODE as WHOLE
 
-from wal2lake.catalog import EntryState, RegisteredTable, RegisteredTables
+from wal2lake.catalog import EntryState, RegisteredTable, RegisteredTables, Verification
 from wal2lake.errors import ApplyError
 from wal2lake.health import (
     Concern,
@@ -614,6 +614,36 @@ def test_a_pause_is_a_problem_and_another_one_after_a_day() -> None:
     long = paused(ago(days=3))
     assert (long.kind, long.since) == ("paused_long", ago(days=3))
     assert long.message.endswith("is paused for 3 days")
+
+
+def test_rows_that_differ_are_a_problem_until_they_are_repaired() -> None:
+    noted = Verification(
+        Oid(1),
+        ITEMS.oid,
+        Lsn(9),
+        ago(hours=1).isoformat(),
+        blocks=1,
+        rows=90,
+        differing_rows=2,
+        verified_lsn=None,
+        verified_at=None,
+        different_lsn=Lsn(9),
+        different_at=ago(hours=1).isoformat(),
+        repaired_rows=0,
+    )
+    table = replace(ITEMS, verification=noted)
+    problem = only(having(replace(STOCK, tables=(table,))))
+    assert (problem.kind, problem.since) == ("different", ago(hours=1))
+    assert problem.message == (
+        'table "public.items" of subscription "stock" differs from its source in 2 rows'
+    )
+    assert problem.remedy == 'REPAIR TABLE "public"."items";'
+    assert problem.hint == (
+        "wal2lake.differences lists the rows. If the lake's rows are meant, because sessions"
+        " have written them, do not repair them."
+    )
+    repaired = replace(table, verification=replace(noted, differing_rows=0))
+    assert of(having(replace(STOCK, tables=(repaired,)))) == []
 
 
 def test_a_copy_without_progress_is_stuck() -> None:

@@ -23,7 +23,7 @@ from wal2lake.cli.verify.report import VerifiedTable, exit_code, lines
 from wal2lake.cli.verify.run import _told
 from wal2lake.commands.maintenance.states import state_at_snapshot
 from wal2lake.commands.maintenance.verifying import described
-from wal2lake.errors import SqlSyntaxError, UsageError
+from wal2lake.errors import ApplyError, SqlSyntaxError, UsageError, Wal2LakeError
 from wal2lake.model import Lsn, Oid
 from wal2lake.pg import Session
 from wal2lake.pg.client import Failure
@@ -505,18 +505,24 @@ def test_a_notice_moves_no_cursor(capsys: pytest.CaptureFixture[str]) -> None:
 class Worker:
     """An apply worker that settles each mark as a test wants."""
 
-    def __init__(self, *states: SnapshotVector | None, runs: bool = True) -> None:
+    def __init__(
+        self, *states: SnapshotVector | Wal2LakeError | None, runs: bool = True
+    ) -> None:
         self._states = list(states)
         self._runs = runs
         self.left: list[StateMark] = []
 
-    def mark(self, subid: Oid, lsn: Lsn) -> StateMark | None:
+    def mark(self, subid: Oid, lsn: Lsn, *, holds: bool = False) -> StateMark | None:
         if not self._runs:
             return None
-        mark = StateMark(lsn)
+        mark = StateMark(lsn, holds=holds)
         self.left.append(mark)
         if self._states:
-            mark.settle(self._states.pop(0))
+            state = self._states.pop(0)
+            if isinstance(state, Wal2LakeError):
+                mark.settle(None, state)
+            else:
+                mark.settle(state)
         return mark
 
     def unmark(self, subid: Oid, mark: StateMark) -> None:
@@ -587,6 +593,11 @@ def test_a_snapshot_that_was_passed_is_replaced() -> None:
         (
             Worker(),
             'subscription "s" has not reached 0/64 within 0 s',
+            "SELECT * FROM wal2lake.problems says why its tables stand still.",
+        ),
+        (
+            Worker(ApplyError("conflict detected"), vector(101)),
+            'subscription "s" has stopped before 0/64',
             "SELECT * FROM wal2lake.problems says why its tables stand still.",
         ),
         (

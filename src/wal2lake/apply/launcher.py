@@ -99,13 +99,14 @@ class ApplyLauncher:
             for entry in self._running.values():
                 entry.worker.reload(settings)
 
-    def mark(self, subid: Oid, lsn: Lsn) -> StateMark | None:
-        """Have the worker publish exactly the state of ``lsn``. None: no worker runs."""
+    def mark(self, subid: Oid, lsn: Lsn, *, holds: bool = False) -> StateMark | None:
+        """Have the worker publish exactly the state of ``lsn``. None: no worker runs. ``holds``:
+        have it wait there for a repair."""
         with self._guard:
             running = self._running.get(subid)
         if running is None:
             return None
-        mark = StateMark(lsn)
+        mark = StateMark(lsn, holds=holds)
         running.worker.marks.add(mark)
         return mark
 

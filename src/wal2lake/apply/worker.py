@@ -33,7 +33,7 @@ from wal2lake.catalog import (
     ProgressFile,
     WorkerKind,
 )
-from wal2lake.errors import Wal2LakeError, description_of, sqlstate_of
+from wal2lake.errors import Retry, Wal2LakeError, description_of, sqlstate_of
 from wal2lake.lake import CommitConflict, TablePort
 from wal2lake.lake.batch import BatchPort
 from wal2lake.lake.staging import NO_DEFAULTS, ColumnDefaults
@@ -109,6 +109,7 @@ class ApplyWorker:
     def request_stop(self) -> None:
         """Ask the worker to end after its current batch."""
         self._stop.set()
+        self._step.marks.worker_stops = True
         self._wake.set()
 
     def reload(self, settings: Settings) -> None:
@@ -186,6 +187,8 @@ class ApplyWorker:
         """Report an error in the server log and, if possible, in the catalog."""
         is_ours = isinstance(error, Wal2LakeError)
         self._step.measures.failed(error)
+        if isinstance(error, Wal2LakeError) and error.retry is Retry.NEVER:
+            self._step.marks.stop(error)
         self._repeated.say(
             self._events, str(error) if is_ours else "apply failed", error
         )

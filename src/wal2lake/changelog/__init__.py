@@ -26,6 +26,7 @@ from wal2lake.changelog.manifest import (
     Step,
     TwoPhase,
 )
+from wal2lake.changelog.parquet import VersionRows, describe_rows, encode_rows
 from wal2lake.changelog.reader import LogReader
 from wal2lake.changelog.retention import (
     Held,
@@ -70,7 +71,10 @@ __all__ = [
     "SegmentWriter",
     "Step",
     "TwoPhase",
+    "VersionRows",
     "check_limit",
+    "describe_rows",
+    "encode_rows",
     "history_bytes",
     "log_size",
     "open_writer",

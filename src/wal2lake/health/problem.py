@@ -81,6 +81,8 @@ class ProblemKind(StrEnum):
     """A table is paused."""
     PAUSED_LONG = "paused_long"
     """A table has been paused for more than a day, and the log keeps what it misses."""
+    DIFFERENT = "different"
+    """VERIFY has found rows of a table that differ from the source."""
     COPY_STUCK = "copy_stuck"
     """A table's copy makes no progress."""
     PUBLISHER_SLOT_LOST = "publisher_slot_lost"

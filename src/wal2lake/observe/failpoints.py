@@ -61,6 +61,9 @@ NAMES: Final = frozenset(
         "apply.tables_committed",
         "apply.vector_recorded",
         "apply.altered",
+        # apply: rows that are put right
+        "repair.staged",
+        "repair.committed",
         # tablesync: a copy
         "copy.snapshot_taken",
         "copy.range_recorded",

@@ -30,6 +30,7 @@ from wal2lake.settings.sections import (
     Settings,
     SparkSettings,
     SubscriptionSettings,
+    VerifySettings,
     WebSettings,
 )
 
@@ -49,6 +50,7 @@ __all__ = [
     "SparkSettings",
     "StoreSettings",
     "SubscriptionSettings",
+    "VerifySettings",
     "WebSettings",
     "changes",
     "file_url_path",

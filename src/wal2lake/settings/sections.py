@@ -391,6 +391,19 @@ class IcebergSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class VerifySettings:
+    """Comparison of tables with their sources (VERIFY)."""
+
+    repair: str = setting(
+        "manual",
+        "Whether VERIFY has the differing rows that it lists written anew from the source: manual"
+        " (REPAIR does it) or automatic, for tables that nobody writes but their subscription.",
+        choices=("manual", "automatic"),
+        receivers=False,
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class PublishSettings:
     """Serving tables to subscribers."""
 
@@ -508,6 +521,7 @@ class Settings:
     store: StoreSettings = field(default_factory=StoreSettings)
     iceberg: IcebergSettings = field(default_factory=IcebergSettings)
     catalog: CatalogSettings = field(default_factory=CatalogSettings)
+    verify: VerifySettings = VerifySettings()
     alerts: AlertSettings = AlertSettings()
 
     @property
@@ -597,6 +611,7 @@ SECTIONS: Final[Mapping[str, type[Any]]] = MappingProxyType(
         "lake": LakeSettings,
         "iceberg": IcebergSettings,
         "catalog": CatalogSettings,
+        "verify": VerifySettings,
         "spark": SparkSettings,
         "store": StoreSettings,
         "web": WebSettings,

@@ -13,7 +13,8 @@ comes back from a pause does the same. While tables are behind the newest vector
 that vector at the latest and nothing is published, so readers never see an older state.
 
 A session that compares tables with their source marks a position (``statemarks``). The batch that
-would pass it ends there.
+would pass it ends there. A session that repairs rows has the worker write them at that state
+(``repairing``), before the next batch.
 
 Called by the worker's thread. Source: DESIGN 6 (Apply), invariants 1 and 2; worker.c.
 """
@@ -31,10 +32,12 @@ from wal2lake.apply.participants import Participants
 from wal2lake.apply.schema.follow import DueAlteration, SchemaFollower, TableAlteration
 from wal2lake.apply.step.applier import BatchApplier
 from wal2lake.apply.step.publishing import VectorPublisher
-from wal2lake.apply.step.statemarks import StateMarks
+from wal2lake.apply.step.repairing import RowRepairs
+from wal2lake.apply.step.statemarks import HOLD_SECONDS, StateMark, StateMarks
 from wal2lake.apply.step.visiblepositions import VisiblePositions
 from wal2lake.catalog import Catalog, ProgressFile, Subscription
 from wal2lake.changelog import LogReader
+from wal2lake.errors import InternalError
 from wal2lake.lake import TablePort
 from wal2lake.lake.batch import BatchPort
 from wal2lake.lake.staging import ColumnDefaults
@@ -100,6 +103,15 @@ class ApplyStep:
             commit_lock,
             defaults,
             self.measures,
+        )
+        self._repairs = RowRepairs(
+            catalog,
+            subid,
+            self._tables,
+            batches,
+            self._publisher,
+            commit_lock,
+            defaults,
         )
         self.marks = StateMarks()
         """Positions whose state sessions wait for."""
@@ -204,7 +216,27 @@ class ApplyStep:
         if subscription is None:
             return
         decided = self._decided(subscription, reached)
-        self.marks.settle(decided, lambda: self._catalog.newest_vector(self._subid))
+        held = self.marks.settle(
+            decided, lambda: self._catalog.newest_vector(self._subid)
+        )
+        for mark in held:
+            self._repair(subscription, mark)
+
+    def _repair(self, subscription: Subscription, mark: StateMark) -> None:
+        """Write the rows for which a mark holds the state, once the session has read them."""
+        repair = mark.taken(HOLD_SECONDS, lambda: self.marks.worker_stops)
+        if repair is None:
+            return
+        try:
+            self._repairs.write(subscription, self.settings, repair)
+        except Exception as error:
+            self.forget()
+            mark.finish(error)
+        except BaseException:
+            mark.finish(InternalError("the apply worker has ended"))
+            raise
+        else:
+            mark.finish(None)
 
     def _say_reached(self, reached: Lsn) -> None:
         """Tell waiting sessions up to where readers see everything."""

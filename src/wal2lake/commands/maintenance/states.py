@@ -17,6 +17,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from typing import Final, Protocol
 
+from wal2lake.apply.step.repairing import RowRepair
 from wal2lake.apply.step.statemarks import StateMark
 from wal2lake.catalog import SnapshotVector, Subscription
 from wal2lake.errors import UsageError
@@ -39,8 +40,9 @@ _HINT: Final = "SELECT * FROM wal2lake.problems says why its tables stand still.
 class MarksStates(Protocol):
     """The launcher of apply workers."""
 
-    def mark(self, subid: Oid, lsn: Lsn) -> StateMark | None:
-        """Have the worker publish exactly the state of ``lsn``. None: no worker runs."""
+    def mark(self, subid: Oid, lsn: Lsn, *, holds: bool) -> StateMark | None:
+        """Have the worker publish exactly the state of ``lsn``. None: no worker runs. ``holds``:
+        have it wait there for a repair."""
         ...
 
     def unmark(self, subid: Oid, mark: StateMark) -> None:
@@ -56,19 +58,22 @@ def state_at_snapshot(
     check: Check,
     sessions: ExitStack,
     *,
+    read: Callable[[Session, Lsn], RowRepair | None] | None = None,
     seconds: float = STATE_SECONDS,
 ) -> tuple[Session, Lsn, SnapshotVector]:
     """Return a session that sees a snapshot, the snapshot's LSN, and the state of that LSN.
 
     ``take``: takes the snapshot of this attempt, whose slot exists until the block ends.
     ``opened``: opens a session that sees a snapshot, by its name. ``sessions`` closes the one that
-    is returned. Raises UsageError (55000) if there is no such state."""
+    is returned. ``read``: reads rows in the snapshot, which the worker then writes at the state of
+    its LSN, before any later one. Raises UsageError (55000) if there is no such state, and the
+    error of a row that cannot be written."""
     name = subscription.name
     for attempt in range(_ATTEMPTS):
         with ExitStack() as ends:
             with take(attempt) as created:
                 lsn = created.consistent_point
-                mark = apply.mark(subscription.oid, lsn)
+                mark = apply.mark(subscription.oid, lsn, holds=read is not None)
                 if mark is None:
                     raise UsageError(
                         f'subscription "{name}" has no running apply worker',
@@ -77,13 +82,23 @@ def state_at_snapshot(
                     )
                 ends.callback(apply.unmark, subscription.oid, mark)
                 session = ends.enter_context(opened(str(created.snapshot)))
+            repair = None if read is None else read(session, lsn)
             if not mark.wait(seconds, check):
                 raise UsageError(
                     f'subscription "{name}" has not reached {lsn} within {seconds:.0f} s',
                     sqlstate=PREREQUISITE,
                     hint=_HINT,
                 )
+            if mark.stopped_by is not None:
+                raise UsageError(
+                    f'subscription "{name}" has stopped before {lsn}',
+                    sqlstate=PREREQUISITE,
+                    detail=mark.stopped_by.message,
+                    hint=_HINT,
+                )
             if mark.vector is not None:
+                if repair is not None:
+                    _repair(mark, repair, name, seconds, check)
                 sessions.push(ends.pop_all())
                 return session, lsn, mark.vector
     raise UsageError(
@@ -91,3 +106,23 @@ def state_at_snapshot(
         sqlstate=PREREQUISITE,
         hint="Repeat the statement when fewer transactions commit at the source.",
     )
+
+
+def _repair(
+    mark: StateMark, repair: RowRepair, name: str, seconds: float, check: Check
+) -> None:
+    """Have the worker, which waits at the mark, write the rows."""
+    if not mark.hand(repair):
+        raise UsageError(
+            f'subscription "{name}" has gone on before the rows were read',
+            sqlstate=PREREQUISITE,
+            hint="Repeat the statement.",
+        )
+    if not mark.wait_finished(seconds, check):
+        raise UsageError(
+            f'subscription "{name}" has not written the rows within {seconds:.0f} s',
+            sqlstate=PREREQUISITE,
+            hint=_HINT,
+        )
+    if mark.error is not None:
+        raise mark.error

@@ -18,14 +18,16 @@ each table of a subscription for which anything fails: the others are compared a
 The caller needs what ALTER SUBSCRIPTION needs, because the statement connects to the publisher.
 
 The statement is read-only on both sides, but for the results, which the catalog keeps
-(wal2lake.verification, wal2lake.differences). PostgreSQL has no counterpart.
+(wal2lake.verification, wal2lake.differences). With ``repair = automatic`` under [verify] it then
+has the listed rows written anew, as REPAIR does, and the answer says so. The result stays
+``different``, because that is what it was. PostgreSQL has no counterpart.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
 
@@ -42,6 +44,7 @@ from wal2lake.commands.maintenance.comparedsource import (
     HeldState,
     published_rows,
 )
+from wal2lake.commands.maintenance.repairing import repair_table
 from wal2lake.commands.maintenance.states import PREREQUISITE, state_at_snapshot
 from wal2lake.commands.subscription.blocks import outside_block
 from wal2lake.commands.subscription.owner import check_may_change
@@ -131,11 +134,17 @@ def verify(node: EngineParts, caller: Caller, statement: VerifyTables) -> Outcom
     outside_block(caller, "VERIFY")
     proofs: list[TableProof] = []
     for subscription, rels in _chosen(node, caller, statement):
-        for proof in _Verification(node, caller, subscription).run(rels):
-            proofs.append(proof)
+        verification = _Verification(node, caller, subscription)
+        compared: list[TableProof] = []
+        for proof in verification.run(rels):
+            compared.append(proof)
             caller.notice(
                 Notice(f'table "{proof.table}": {proof.result}', severity="INFO")
             )
+        # Not before all are compared: the snapshot and its state have ended by now.
+        if node.settings.verify.repair == "automatic":
+            compared = list(map(verification.repaired, rels, compared))
+        proofs.extend(compared)
     columns = tuple(
         [None if value is None else value.encode() for value in column]
         for column in zip(*(proof.row for proof in proofs), strict=True)
@@ -209,6 +218,22 @@ class _Verification:
             reason = self._reason(error)
             for rel in left:
                 yield self._not_comparable(rel, reason)
+
+    def repaired(self, rel: SubscriptionRel, proof: TableProof) -> TableProof:
+        """Repair the listed rows of a table that differs. Return the proof with the outcome. Only a
+        cancel raises."""
+        table = self._node.catalog.table_by_oid(rel.relid)
+        if proof.result != DIFFERENT or table is None:
+            return proof
+        try:
+            count = repair_table(
+                self._node, self._caller, self._subscription, rel, table
+            )
+        except Wal2LakeError as error:
+            outcome = f"not repaired: {self._reason(error)}"
+        else:
+            outcome = f"{count} {'row' if count == 1 else 'rows'} repaired"
+        return replace(proof, detail=f"{proof.detail}\n{outcome}")
 
     def _proofs(self, rels: Sequence[SubscriptionRel]) -> Iterator[TableProof]:
         """Yield the answers in order, until an error concerns all that are left."""

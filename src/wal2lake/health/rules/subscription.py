@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Final
 
-from wal2lake.catalog import WorkerKind
+from wal2lake.catalog import Verification, WorkerKind
 from wal2lake.health.facts import (
     NodeFacts,
     SourceFacts,
@@ -25,6 +25,7 @@ from wal2lake.health.rules.remedies import (
     literal,
     recopy_all,
     remedy_of,
+    table_name,
 )
 from wal2lake.health.rules.words import in_bytes, in_words
 
@@ -271,6 +272,9 @@ def _table(
         yield _copy_error(subscription, table)
     if table.paused_since is not None:
         yield _paused(subscription, table, table.paused_since, now)
+    verification = table.verification
+    if verification is not None and verification.differing_rows:
+        yield _different(subscription, table, verification)
     progress = None if table.copy is None else table.copy.progressed_at
     stands = progress is not None and now - progress > _STUCK
     if table.error is None and subscription.enabled and stands and progress is not None:
@@ -309,6 +313,27 @@ def _copy_error(subscription: SubscriptionFacts, table: TableFacts) -> Problem:
         detail=failure.text.more,
         remedy=remedy.sql,
         hint=remedy.hint,
+    )
+
+
+def _different(
+    subscription: SubscriptionFacts, table: TableFacts, verification: Verification
+) -> Problem:
+    rows = verification.differing_rows
+    noted_at = verification.different_at
+    return Problem(
+        ProblemKind.DIFFERENT,
+        Severity.ERROR,
+        f'table "{table.qualified}" of subscription "{subscription.name}" differs from its'
+        f" source in {rows} {'row' if rows == 1 else 'rows'}",
+        Concern.OPERATOR,
+        since=None if noted_at is None else datetime.fromisoformat(noted_at),
+        subscription=subscription.name,
+        table=table.qualified,
+        detail=f"VERIFY has compared them at {verification.compared_lsn}.",
+        remedy=f"REPAIR TABLE {table_name(table)};",
+        hint="wal2lake.differences lists the rows. If the lake's rows are meant, because sessions"
+        " have written them, do not repair them.",
     )
 
 

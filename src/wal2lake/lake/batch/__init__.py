@@ -8,8 +8,21 @@ record of versions that are read between staging and commit. Never: Spark, or a 
     reads      versions that batches read
 """
 
-from wal2lake.lake.batch.batchport import BatchPort, Staged, StageRequest
+from wal2lake.lake.batch.batchport import (
+    BatchPort,
+    RepairOrigin,
+    Staged,
+    StageRequest,
+)
 from wal2lake.lake.batch.methods import Method, Total
 from wal2lake.lake.batch.reads import BatchReads
 
-__all__ = ["BatchPort", "BatchReads", "Method", "StageRequest", "Staged", "Total"]
+__all__ = [
+    "BatchPort",
+    "BatchReads",
+    "Method",
+    "RepairOrigin",
+    "StageRequest",
+    "Staged",
+    "Total",
+]

@@ -24,6 +24,17 @@ from wal2lake.pgtypes import DEFAULT_RESOLUTIONS, RemoteTypes, Resolutions
 
 
 @dataclass(frozen=True, slots=True)
+class RepairOrigin:
+    """Replication origin of rows that are put right."""
+
+    name: str
+    lsn: int
+    """LSN of the rows there."""
+    time_us: int
+    """Time of the repair, since 2000-01-01 UTC."""
+
+
+@dataclass(frozen=True, slots=True)
 class StageRequest:
     """One table's part of a batch."""
 
@@ -71,6 +82,8 @@ class StageRequest:
     place: Callable[[Sequence[LogSource]], Sequence[LogSource]] | None = None
     """Returns sources as executors find them, once they do. Raises StorageError. None: executors
     find them where the engine does."""
+    repairs: RepairOrigin | None = None
+    """Origin of the rows, if they are no batch of the log but rows that are put right."""
     has_their_rows: bool = False
     """True if the table's rows are the publisher's: no other writer has written it, and no
     conflict was resolved in another way than the publisher's."""

@@ -30,6 +30,7 @@ from wal2lake.lake.batch.reads import BatchReads
 from wal2lake.lake.capture.commitfacts import (
     NO_REMARKS,
     CommitRemarks,
+    OriginMark,
     sent,
     with_remarks,
 )
@@ -190,16 +191,20 @@ class DeltaBatches:
                     )
                 )
             self._reads.keep(staged)
-        if not (staged.failures or by_content) and _is_as_sent(request, staged):
+        if request.repairs is not None:
+            origin = request.repairs
+            mark = OriginMark(origin.name, origin.lsn, origin.time_us)
+            staged.remarks = CommitRemarks(origin=mark)
+        elif not (staged.failures or by_content) and _is_as_sent(request, staged):
             relations = [source.relation for source in request.sources]
-            origin = sent(
+            as_sent = sent(
                 request.span.cursor,
                 staged.changes,
                 relations,
                 # Finding a row by its key does not show what other writers changed in it.
                 found_whole=request.has_their_rows or not request.key,
             )
-            staged.remarks = CommitRemarks(sent=origin)
+            staged.remarks = CommitRemarks(sent=as_sent)
         names = [field.name for field in request.state.fields]
         staged.key = tuple(names.index(name) for name in request.key)
         return staged

@@ -2,8 +2,8 @@
 
 Comes in: one statement (from ``parse_string``). Goes out: a ``ParsedStatement``. The
 statements that a node executes from its own grammar (subscriptions, publications, schemas, tables,
-roles, COPY, VACUUM, VERIFY, WAIT FOR) are parsed whole. Any other statement is read only up to the
-words that identify its command.
+roles, COPY, VACUUM, VERIFY, REPAIR, WAIT FOR) are parsed whole. Any other statement is read only up
+to the words that identify its command.
 
 Sources: gram.y, stmt; src/include/tcop/cmdtaglist.h for the names of commands.
 """
@@ -31,9 +31,11 @@ from wal2lake.sql.grammar.lexer import (
     tokens,
 )
 from wal2lake.sql.grammar.maintenance import (
+    RepairTables,
     VacuumTables,
     VerifyTables,
     WaitForLsn,
+    repair_statement,
     vacuum_statement,
     verify_statement,
     wait_statement,
@@ -68,6 +70,7 @@ ParsedStatement = (
     | CopyTo
     | VacuumTables
     | VerifyTables
+    | RepairTables
     | WaitForLsn
 )
 
@@ -93,6 +96,7 @@ _PARSERS: Final[
     ("copy",): copy,
     ("vacuum",): vacuum_statement,
     ("verify",): verify_statement,
+    ("repair",): repair_statement,
     ("wait",): wait_statement,
     ("alter", "schema"): alter_owner,
     ("alter", "table"): alter_table,

@@ -1,13 +1,18 @@
-"""The grammar of VACUUM, VERIFY and WAIT FOR LSN.
+"""The grammar of VACUUM, VERIFY, REPAIR and WAIT FOR LSN.
 
 utilityoptions  the options of such statements
 vacuuming       VACUUM and its options
-verifying       VERIFY
+verifying       VERIFY and REPAIR
 waiting         WAIT FOR LSN
 """
 
 from wal2lake.sql.grammar.maintenance.vacuuming import VacuumTables, vacuum_statement
-from wal2lake.sql.grammar.maintenance.verifying import VerifyTables, verify_statement
+from wal2lake.sql.grammar.maintenance.verifying import (
+    RepairTables,
+    VerifyTables,
+    repair_statement,
+    verify_statement,
+)
 from wal2lake.sql.grammar.maintenance.waiting import (
     WaitForLsn,
     WaitMode,
@@ -15,10 +20,12 @@ from wal2lake.sql.grammar.maintenance.waiting import (
 )
 
 __all__ = [
+    "RepairTables",
     "VacuumTables",
     "VerifyTables",
     "WaitForLsn",
     "WaitMode",
+    "repair_statement",
     "vacuum_statement",
     "verify_statement",
     "wait_statement",

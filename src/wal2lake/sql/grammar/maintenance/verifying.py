@@ -1,6 +1,6 @@
-"""Parses VERIFY, which PostgreSQL does not have.
+"""Parses VERIFY and REPAIR, which PostgreSQL does not have.
 
-Comes in: a cursor behind the word. Goes out: a ``VerifyTables``.
+Comes in: a cursor behind the word. Goes out: a ``VerifyTables`` or a ``RepairTables``.
 """
 
 from __future__ import annotations
@@ -30,3 +30,19 @@ def verify_statement(cursor: TokenCursor) -> VerifyTables:
         subscription = cursor.name()
     cursor.expect_end()
     return VerifyTables(tables, subscription)
+
+
+@dataclass(frozen=True, slots=True)
+class RepairTables:
+    """REPAIR."""
+
+    tables: tuple[QualifiedName, ...]
+    """At least one table."""
+
+
+def repair_statement(cursor: TokenCursor) -> RepairTables:
+    """REPAIR TABLE name [, ...]."""
+    cursor.expect("table")
+    tables = cursor.commas(cursor.qualified_name)
+    cursor.expect_end()
+    return RepairTables(tables)

@@ -4,7 +4,7 @@ Comes in: a query string. Goes out: its statements, or the first syntax error wi
 the string. Called by the Backend for each string and each prepared statement of a client, before
 anything of it runs.
 
-VERIFY and WAIT FOR are not PostgreSQL's, so they are looked for by their first words, as a
+VERIFY, REPAIR and WAIT FOR are not PostgreSQL's, so they are looked for by their first words, as a
 walsender looks for replication commands. The parser gets white space in their place.
 
 The library's scanner is changed at one place: it takes ``$1a`` for ``$1 a``, which PostgreSQL
@@ -24,7 +24,7 @@ from wal2lake.sql.grammar.pgparse.library import Refusal, parse_bytes
 from wal2lake.sql.grammar.pgparse.messages import fields
 from wal2lake.sql.grammar.remembered import by_text
 
-OWN_STATEMENTS: Final = ("verify", "wait")
+OWN_STATEMENTS: Final = ("verify", "repair", "wait")
 """The first words of statements that PostgreSQL 18 does not have."""
 
 _OWN: Final = re.compile(rf"\b(?:{'|'.join(OWN_STATEMENTS)})\b", re.IGNORECASE)
