@@ -113,6 +113,10 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _respond(self) -> None:
         body = self._body()
+        if body is None:
+            # The client has gone in the middle of its request, which does nothing then.
+            self.close_connection = True
+            return
         path = urllib.parse.urlsplit(self.path).path
         try:
             if path == TOKENS:
@@ -137,7 +141,8 @@ class _Handler(BaseHTTPRequestHandler):
             headers = {"Content-Type": "application/xml"}
             self._send(refusal.status, answer, headers)
 
-    def _body(self) -> bytes:
+    def _body(self) -> bytes | None:
+        """Read the request's body; None if it ends before its time."""
         if self.headers.get("Transfer-Encoding") == "chunked":
             body = b""
             while size := int(self.rfile.readline(), 16):
@@ -145,7 +150,10 @@ class _Handler(BaseHTTPRequestHandler):
                 self.rfile.readline()
             self.rfile.readline()
         else:
-            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            size = int(self.headers.get("Content-Length") or 0)
+            body = self.rfile.read(size)
+            if len(body) < size:
+                return None
         if self.headers.get("Content-Encoding") == "gzip":
             body = gzip.decompress(body)
         return body

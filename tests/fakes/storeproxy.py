@@ -13,6 +13,7 @@ import re
 import socket
 import threading
 import time
+import urllib.parse
 from dataclasses import dataclass
 from enum import Enum
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -65,7 +66,8 @@ class StoreProxy:
         )
 
     def plan(self, method: str, part: str, *faults: Planned) -> None:
-        """Do this to the next requests of a method whose path has ``part``, one after another."""
+        """Do this to the next requests of a method whose decoded path has ``part``, one after
+        another."""
         with self.lock:
             self.plans.extend((method, part, fault) for fault in faults)
 
@@ -83,7 +85,7 @@ class StoreProxy:
         key = found[1]
         with self.lock:
             wanted, part = self._expiring.get(key, ("", ""))
-            if method == wanted and part in path:
+            if method == wanted and part in urllib.parse.unquote(path):
                 self._ended.add(key)
             self.expired += key in self._ended
             return key in self._ended
@@ -95,6 +97,7 @@ class StoreProxy:
 
     def take(self, method: str, path: str) -> Planned | None:
         """Return the fault that is planned for a request."""
+        path = urllib.parse.unquote(path)
         with self.lock:
             found = None
             for index, (wanted, part, fault) in enumerate(self.plans):
@@ -122,6 +125,8 @@ class StoreProxy:
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    # Head and body of an answer are two writes: the second would wait 40 ms for the client's ACK.
+    disable_nagle_algorithm = True
     proxy: StoreProxy
 
     def _pass(self) -> None:

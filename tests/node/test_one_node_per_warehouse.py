@@ -7,15 +7,21 @@ import os
 import shutil
 import signal
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from tests.fakes.objectstores import BUCKET, Server
+from tests.fakes.objectstores import (
+    Server,
+    azure_server,
+    closed_gcs_server,
+    s3_server,
+)
 
 from wal2lake.errors import PublisherError
-from wal2lake.lake.store import Store, store_at
+from wal2lake.lake.store import Store, StoreOptions, store_at
 from wal2lake.lake.store.lease import KEY
 from wal2lake.lake.store.lease.record import LeaseRecord, parse_lease
 from wal2lake.testing.node import Node
@@ -24,15 +30,32 @@ STOPPED_SECONDS = 33.0
 """Longer than the half of a lease's validity, within which a node does not ask."""
 
 
-def settings_of(s3: Server, warehouse: str) -> dict[str, object]:
+@pytest.fixture(params=["s3", "azure", "google"])
+def server(request: pytest.FixtureRequest) -> Iterator[Server]:
+    """A server with an empty bucket."""
+    servers = {"s3": s3_server, "azure": azure_server, "google": closed_gcs_server}
+    with servers[request.param]() as server:
+        yield server
+
+
+def settings_of(server: Server, warehouse: str) -> dict[str, object]:
     return {
         "spark.warehouse": warehouse,
         "spark.driver_memory": "1g",
-        "store.endpoint": f"http://127.0.0.1:{s3.port}",
-        "store.region": "us-east-1",
-        "store.access_key_id": "key",
-        "store.secret_access_key": "secret",
+        "store.endpoint": server.endpoint,
+        **{f"store.{name}": value for name, value in server.config},
     }
+
+
+def read_by(server: Server, location: str) -> Store:
+    """A store as another node reads it: a client of its own."""
+    config = dict(server.config)
+    command = config.pop("credentials_command", "")
+    config["endpoint"] = server.endpoint
+    options = StoreOptions(tuple(config.items()), credentials_command=command)
+    store = store_at(location, options)
+    assert store is not None
+    return store
 
 
 def stored(store: Store) -> LeaseRecord:
@@ -47,12 +70,11 @@ def commits(store: Store) -> list[str]:
 
 @pytest.mark.slow
 def test_a_second_node_is_refused_and_a_stopped_one_writes_nothing(
-    tmp_path: Path, s3: Server
+    tmp_path: Path, server: Server
 ) -> None:
-    warehouse = f"s3://{BUCKET}/{uuid4().hex}"
-    settings = settings_of(s3, warehouse)
-    store = store_at(warehouse, s3.options())
-    assert store is not None
+    warehouse = f"{server.url}/{uuid4().hex}"
+    settings = settings_of(server, warehouse)
+    store = read_by(server, warehouse)
     with (
         Node(tmp_path / "one", settings=settings) as one,
         Node(tmp_path / "two", settings=settings) as two,

@@ -344,7 +344,7 @@ def test_what_a_store_is_asked_with(tmp_path: Path) -> None:
         with StoreProxy(server.port) as proxy:
             store = store_at(f"{server.url}/k", server.options(proxy.port))
             assert store is not None
-            proxy.plan("GET", "k%2Fa", Planned(Fault.REFUSE, 401, "InvalidToken"))
+            proxy.plan("GET", "k/a", Planned(Fault.REFUSE, 401, "InvalidToken"))
             with pytest.raises(StorageError) as caught:
                 store.read("a")
             assert caught.value.hint == (

@@ -1,7 +1,7 @@
 """The lease of a warehouse in an object store: who may take it, and who may write.
 
-On S3, Google Cloud Storage and Azure. Then with a proxy that loses answers and lies. A clock that
-is ahead stands for a process that was stopped.
+On S3, Google Cloud Storage and Azure, with a proxy that loses answers and lies. A clock that is
+ahead stands for a process that was stopped.
 """
 
 from __future__ import annotations
@@ -259,13 +259,13 @@ WRITES: dict[str, Callable[[Store], object]] = {
 
 @pytest.mark.parametrize("write", WRITES)
 def test_nothing_is_written_after_the_lease_is_lost(
-    s3: Server, write: str, monkeypatch: pytest.MonkeyPatch
+    kind: Server, write: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _, store, place = held(s3)
+    _, store, place = held(kind)
     store.put("t/0", b"0")
     store.put_if_absent("t/probed", b"")
     store.read("t/0")
-    taken = at(s3, place, TWO)
+    taken = at(kind, place, TWO)
     monkeypatch.setattr(keeper, "judge", lambda *_: Claim.TAKE)
     taken.take()
     later(monkeypatch, 31)
@@ -279,9 +279,9 @@ def test_nothing_is_written_after_the_lease_is_lost(
 
 
 def test_parts_are_not_made_an_object_after_the_lease_is_lost(
-    s3: Server, monkeypatch: pytest.MonkeyPatch
+    kind: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lease, store, _ = held(s3)
+    lease, store, _ = held(kind)
     writer = store.open_writer("t/1")
     writer.sink.write(bytes(9 << 20))
     writer.sink.write(bytes(9 << 20))
@@ -318,10 +318,10 @@ def test_credentials_are_there_before_the_lease_is_asked(
 
 
 def test_a_node_that_was_stopped_goes_on_if_nobody_took_its_place(
-    s3: Server, monkeypatch: pytest.MonkeyPatch
+    kind: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with StoreProxy(s3.port) as proxy:
-        lease, store, place = held(s3, proxy.port)
+    with StoreProxy(kind.port) as proxy:
+        lease, store, place = held(kind, proxy.port)
         for _ in range(5):
             store.put("t/0", b"0")
         lease_requests = f"/{place}/_wal2lake/lease"
@@ -334,10 +334,10 @@ def test_a_node_that_was_stopped_goes_on_if_nobody_took_its_place(
 
 
 def test_nothing_is_written_while_the_store_does_not_say_who_has_the_lease(
-    s3: Server, monkeypatch: pytest.MonkeyPatch
+    kind: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with StoreProxy(s3.port) as proxy:
-        _, store, _ = held(s3, proxy.port)
+    with StoreProxy(kind.port) as proxy:
+        _, store, _ = held(kind, proxy.port)
         store.put_if_absent("t/probed", b"")
         down = [Planned(Fault.REFUSE, 503)] * 500
         proxy.plan("PUT", "_wal2lake/lease", *down)
@@ -377,11 +377,11 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_answers_that_are_lost_or_wrong(s3: Server, fault: str) -> None:
+def test_answers_that_are_lost_or_wrong(kind: Server, fault: str) -> None:
     place = uuid4().hex
     planned = FAULTS[fault]
-    with StoreProxy(s3.port) as proxy:
-        one = at(s3, place, ONE, proxy.port)
+    with StoreProxy(kind.port) as proxy:
+        one = at(kind, place, ONE, proxy.port)
         for method in ("GET", "PUT"):
             if method == "PUT" or planned.status not in (409, 412):
                 proxy.plan(method, KEY, planned, planned)
@@ -390,7 +390,7 @@ def test_answers_that_are_lost_or_wrong(s3: Server, fault: str) -> None:
             proxy.plan("PUT", KEY, planned, planned)
             one.renew()
         assert one.generation == 1
-        two = at(s3, place, TWO)
+        two = at(kind, place, TWO)
         with pytest.raises(WarehouseInUse):
             two.take()
         proxy.plan("PUT", KEY, planned)
@@ -399,10 +399,10 @@ def test_answers_that_are_lost_or_wrong(s3: Server, fault: str) -> None:
         assert two.generation == 2
 
 
-def test_a_renewal_of_which_no_answer_told_is_found_by_the_next(s3: Server) -> None:
+def test_a_renewal_of_which_no_answer_told_is_found_by_the_next(kind: Server) -> None:
     place = uuid4().hex
-    with StoreProxy(s3.port) as proxy:
-        one = at(s3, place, ONE, proxy.port, attempts_seconds=0.2)
+    with StoreProxy(kind.port) as proxy:
+        one = at(kind, place, ONE, proxy.port, attempts_seconds=0.2)
         one.take()
         lost = [Planned(Fault.LOSE_ANSWER)] * 500
         proxy.plan("PUT", KEY, *lost)
@@ -414,9 +414,11 @@ def test_a_renewal_of_which_no_answer_told_is_found_by_the_next(s3: Server) -> N
         one.renew()
 
 
-def test_a_store_that_ignores_if_match_is_refused(s3: Server) -> None:
-    with StoreProxy(s3.port, ignored=("If-Match",)) as proxy:
-        lease = at(s3, uuid4().hex, ONE, proxy.port)
+@pytest.mark.parametrize("kind", ["s3", "gs"], indirect=True)
+def test_a_store_that_ignores_if_match_is_refused(kind: Server) -> None:
+    conditions = ("If-Match", "x-goog-if-generation-match")
+    with StoreProxy(kind.port, ignored=conditions) as proxy:
+        lease = at(kind, uuid4().hex, ONE, proxy.port)
         with pytest.raises(NoPutIfAbsent) as caught:
             lease.prove()
     assert caught.value.sqlstate == "0A000"
