@@ -11,21 +11,23 @@ import random
 import stat
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from uuid import uuid4
 
-import deltalake
 import psycopg
-import pyarrow as pa
 import pytest
 from tests.conftest import Database
+from tests.fakes.failingstore import (
+    FAULTS,
+    KINDS,
+    node_behind,
+    plan_some,
+    rows_past_the_proxy,
+)
 from tests.fakes.failpoints import wait_reached
-from tests.fakes.objectstores import BUCKET, Server, s3_server
+from tests.fakes.objectstores import Server, s3_server
 from tests.fakes.storeproxy import Fault, Planned, StoreProxy
 
-from wal2lake.lake.store.lease import KEY
-from wal2lake.observe.failpoints import VARIABLE, arm
+from wal2lake.observe.failpoints import arm
 from wal2lake.pg.quoting import quote_literal
 from wal2lake.testing.mirror import Mirror
 from wal2lake.testing.node import Node
@@ -34,49 +36,6 @@ from wal2lake.testing.workload import BALANCE, SCHEMA, TABLES, Workload
 pytestmark = pytest.mark.slow
 
 SECONDS = 300.0
-
-FAULTS = {
-    "PUT": (
-        Planned(Fault.CUT_REQUEST),
-        Planned(Fault.CUT_ANSWER),
-        Planned(Fault.LOSE_ANSWER),
-        Planned(Fault.REFUSE, 500),
-        Planned(Fault.REFUSE, 503, "SlowDown"),
-        Planned(Fault.REFUSE_DONE, 500),
-        Planned(Fault.REFUSE_DONE, 503, "SlowDown"),
-        Planned(Fault.DELAY, seconds=0.5),
-    ),
-    "GET": (
-        Planned(Fault.CUT_ANSWER),
-        Planned(Fault.LOSE_ANSWER),
-        Planned(Fault.REFUSE, 500),
-        Planned(Fault.REFUSE, 503, "SlowDown"),
-        Planned(Fault.NO_ANSWER, seconds=0.5),
-        Planned(Fault.DELAY, seconds=0.5),
-    ),
-    "DELETE": (
-        Planned(Fault.LOSE_ANSWER),
-        Planned(Fault.REFUSE_DONE, 500),
-    ),
-}
-
-CONDITIONAL = (
-    *FAULTS["PUT"],
-    Planned(Fault.REFUSE, 409, "ConditionalRequestConflict"),
-    Planned(Fault.REFUSE_DONE, 409, "ConditionalRequestConflict"),
-    Planned(Fault.REFUSE, 412, "PreconditionFailed"),
-    Planned(Fault.REFUSE_DONE, 412, "PreconditionFailed"),
-)
-"""Faults of a request with a condition: commits, and the lease."""
-
-KINDS = {
-    ".parquet": FAULTS["PUT"],
-    "deletion_vector": FAULTS["PUT"],
-    ".crc": FAULTS["PUT"],
-    ".json": CONDITIONAL,
-    KEY: CONDITIONAL,
-}
-"""Files by a part of their names, with what may happen to their PUT."""
 
 STEPS = (
     "apply.staged",
@@ -100,28 +59,6 @@ def server() -> Iterator[Server]:
         yield found
 
 
-@contextmanager
-def node_behind(
-    proxy: StoreProxy, directory: Path, points: Path, **more: object
-) -> Iterator[tuple[Node, str]]:
-    """A running node whose requests go through the proxy, and its warehouse."""
-    points.mkdir()
-    warehouse = f"s3://{BUCKET}/{uuid4().hex}"
-    settings = {
-        "spark.warehouse": warehouse,
-        "spark.driver_memory": "1g",
-        "store.endpoint": f"http://127.0.0.1:{proxy.port}",
-        "store.region": "us-east-1",
-        "store.access_key_id": "key",
-        "store.secret_access_key": "secret",
-        "subscription.wal_retrieve_retry_interval_ms": 200,
-        **{name.replace("__", "."): value for name, value in more.items()},
-    }
-    settings = {name: value for name, value in settings.items() if value is not None}
-    with Node(directory, settings=settings, environ={VARIABLE: str(points)}) as node:
-        yield node.init().start(), warehouse
-
-
 def subscribed(node: Node, source: Database) -> Mirror:
     node.sql(
         f"create subscription k connection {quote_literal(source.conninfo())}"
@@ -140,28 +77,12 @@ def filled(source: Database, rows: int, seed: int) -> Workload:
 
 def assert_equal_in_s3(server: Server, warehouse: str, source: Database) -> None:
     """The tables are equal row by row as psycopg and delta-rs read them, past the proxy."""
-    options = {
-        "endpoint": f"http://127.0.0.1:{server.port}",
-        "allow_http": "true",
-        "region": "us-east-1",
-        "access_key_id": "key",
-        "secret_access_key": "secret",
-    }
     with psycopg.connect(source.conninfo()) as session:
         for name in TABLES:
-            theirs = Counter(
-                row[0] for row in session.execute(f"select {KEYS[name]} from {name}")
-            )
-            table = deltalake.DeltaTable(
-                f"{warehouse}/{name.replace('.', '/')}", storage_options=options
-            )
-            answer = (
-                deltalake.QueryBuilder()
-                .register("t", table)
-                .execute(f"select {KEYS[name]} as k from t")
-            )
-            ours = Counter(pa.table(answer.read_all()).column("k").to_pylist())
-            assert ours == theirs, name
+            sql = f"select {KEYS[name]} as k from"
+            theirs = Counter(session.execute(f"{sql} {name}").fetchall())
+            ours = rows_past_the_proxy(server, warehouse, name, f"{sql} t")
+            assert Counter(ours) == theirs, name
 
 
 KEYS = {
@@ -170,15 +91,6 @@ KEYS = {
     "public.notes": "id",
 }
 """A number of each row, as both sides compute it. ``Mirror`` compares all columns."""
-
-
-def plan_some(proxy: StoreProxy, dice: random.Random, count: int) -> None:
-    """Let the next requests of some kinds fail, some of them twice."""
-    for _ in range(count):
-        part, faults = dice.choice(list(KINDS.items()))
-        proxy.plan("PUT", part, *dice.choices(faults, k=dice.randint(1, 2)))
-        proxy.plan("GET", "_delta_log", dice.choice(FAULTS["GET"]))
-        proxy.plan("DELETE", "", dice.choice(FAULTS["DELETE"]))
 
 
 def test_sigkill_at_each_durable_step_while_requests_fail(
