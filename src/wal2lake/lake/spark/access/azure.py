@@ -25,7 +25,13 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from wal2lake.lake.jars import AZURE_JARS
-from wal2lake.lake.spark.access.needs import SparkAccess, first_of, for_hadoop
+from wal2lake.lake.spark.access.needs import (
+    SparkAccess,
+    doubling,
+    first_of,
+    for_hadoop,
+    repeats_within,
+)
 from wal2lake.lake.spark.access.tokenserver import TokenServer
 from wal2lake.lake.store import StoreOptions
 
@@ -58,6 +64,7 @@ def access_to_azure(
         "fs.azure.fns.account.service.type": "BLOB",
         "fs.azure.http.connection.timeout": str(round(options.connect_seconds * 1000)),
         "fs.azure.http.read.timeout": str(round(options.request_seconds * 1000)),
+        **_attempts(options),
         **_server(endpoint),
     }
     if not is_cluster:
@@ -76,6 +83,29 @@ def access_to_azure(
         for_hadoop({**settings, **credentials, name: f"${{env.{_SECRET}}}"}),
         environment={_SECRET: value},
     )
+
+
+def _attempts(options: StoreOptions) -> dict[str, str]:
+    """Return the settings by which requests, of tokens too, are repeated for the time of [store].
+    The connector's pauses are of random length, up to one and a fifth of what is set; behind a
+    connection that was not made they all have the same."""
+    first, most = options.pause_seconds, options.longest_pause_seconds
+    pauses = doubling(1.2 * first, 1.2 * most)
+    repeats = str(repeats_within(options.attempts_seconds, pauses))
+    milliseconds = str(round(first * 1000))
+    longest = str(round(most * 1000))
+    tokens = "fs.azure.oauth.token.fetch.retry"
+    return {
+        "fs.azure.io.retry.max.retries": repeats,
+        "fs.azure.io.retry.min.backoff.interval": milliseconds,
+        "fs.azure.io.retry.backoff.interval": milliseconds,
+        "fs.azure.io.retry.max.backoff.interval": longest,
+        "fs.azure.static.retry.interval": milliseconds,
+        f"{tokens}.max.retries": repeats,
+        f"{tokens}.min.backoff.interval": milliseconds,
+        f"{tokens}.delta.backoff": milliseconds,
+        f"{tokens}.max.backoff.interval": longest,
+    }
 
 
 def _server(endpoint: str | None) -> dict[str, str]:

@@ -12,11 +12,16 @@ Google's own programs find, none at all. Tokens of a command come from a server 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from wal2lake.lake.jars import GOOGLE_JARS
-from wal2lake.lake.spark.access.needs import SparkAccess, first_of, for_hadoop
+from wal2lake.lake.spark.access.needs import (
+    SparkAccess,
+    first_of,
+    for_hadoop,
+    repeats_within,
+)
 from wal2lake.lake.spark.access.tokenserver import TokenServer
 from wal2lake.lake.store import StoreOptions
 
@@ -41,6 +46,9 @@ def access_to_google(
         "fs.gs.implicit.dir.repair.enable": "false",
         "fs.gs.http.connect-timeout": str(round(options.connect_seconds * 1000)),
         "fs.gs.http.read-timeout": str(round(options.request_seconds * 1000)),
+        "fs.gs.http.max.retry": str(
+            repeats_within(options.attempts_seconds, _pauses())
+        ),
     }
     if endpoint:
         settings["fs.gs.storage.root.url"] = endpoint.rstrip("/") + "/"
@@ -50,6 +58,14 @@ def access_to_google(
         for_hadoop({**settings, **credentials}),
         environment={} if secret is None else {_SECRET: secret},
     )
+
+
+def _pauses() -> Iterator[float]:
+    """Yield the connector's longest pauses, which no setting changes."""
+    pause = 1.25
+    while True:
+        yield 1.2 * pause
+        pause = min(1.6 * pause, 20.0)
 
 
 def _credentials(

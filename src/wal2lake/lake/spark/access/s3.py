@@ -30,7 +30,13 @@ from typing import Final
 
 from wal2lake.errors import ConfigurationError, reason_of
 from wal2lake.lake.jars import S3_JARS
-from wal2lake.lake.spark.access.needs import SparkAccess, first_of, for_hadoop
+from wal2lake.lake.spark.access.needs import (
+    SparkAccess,
+    doubling,
+    first_of,
+    for_hadoop,
+    repeats_within,
+)
 from wal2lake.lake.store import StoreOptions
 
 _PROVIDERS: Final = "software.amazon.awssdk.auth.credentials"
@@ -45,6 +51,9 @@ _CONFIG: Final = "aws.config"
 
 _COMMENT: Final = re.compile(r"([ \t])([;#])")
 """Beginning of a comment behind a value of a profile, to AWS's SDK."""
+
+_MOST_REPEATS: Final = 30
+"""Most repetitions that are asked for: the connector's pauses double, without a limit."""
 
 _REGION: Final = "us-east-1"
 """obstore's default, too."""
@@ -71,6 +80,7 @@ def access_to_s3(
         "fs.s3a.endpoint.region": region or _REGION,
         "fs.s3a.connection.establish.timeout": f"{round(options.connect_seconds * 1000)}ms",
         "fs.s3a.connection.timeout": f"{milliseconds}ms",
+        **_attempts(options),
     }
     if not is_cluster:
         # A worker has its own directory for this.
@@ -106,6 +116,22 @@ def access_to_s3(
         remote,
         secrets,
     )
+
+
+def _attempts(options: StoreOptions) -> dict[str, str]:
+    """Return the settings by which requests are repeated for the time of [store]. The connector
+    repeats them, in place of the SDK below it; its pauses are of random length, up to one and a
+    half of what is set."""
+    pauses = doubling(1.5 * options.pause_seconds)
+    repeats = min(repeats_within(options.attempts_seconds, pauses), _MOST_REPEATS)
+    interval = f"{round(options.pause_seconds * 1000)}ms"
+    return {
+        "fs.s3a.attempts.maximum": "0",
+        "fs.s3a.retry.limit": str(repeats),
+        "fs.s3a.retry.interval": interval,
+        "fs.s3a.retry.throttle.limit": str(repeats),
+        "fs.s3a.retry.throttle.interval": interval,
+    }
 
 
 def _credentials(
