@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import re
 import shlex
 import stat
@@ -402,6 +403,8 @@ def test_credentials_that_the_store_refuses_are_asked_for_anew(
 ) -> None:
     # Credentials do not come to this age by themselves while the test runs.
     monkeypatch.setattr(commands, "_AFTER_REFUSAL", 1000.0)
+    # Pauses are as short as they can be.
+    monkeypatch.setattr(random, "uniform", lambda least, most: least)
     number = tmp_path / "number"
     number.write_text("1")
     end = (datetime.now(UTC) + timedelta(hours=1)).isoformat()

@@ -61,8 +61,10 @@ _FEW: Final = 8
 between."""
 
 _MOST_REFUSALS: Final = 3
-"""Attempts of one operation with credentials that a command gives anew. obstore may still use those
-from before for a tenth of a second."""
+"""Attempts of one operation with credentials that a command gives anew."""
+
+_KEPT_SECONDS: Final = 0.12
+"""Least pause after credentials were refused: obstore asks for others at most once in 100 ms."""
 
 
 class ObjectStore:
@@ -412,6 +414,7 @@ class StoreAttempts:
         self._command = bucket.command
         self._refusals = 0
         self._pause = options.pause_seconds
+        self._least = 0.0
         self._end = time.monotonic() + options.attempts_seconds
 
     def may_help(self, answer: StoreAnswer) -> bool:
@@ -420,12 +423,13 @@ class StoreAttempts:
         if self._command is None or not answer.refuses_keys:
             return answer.again
         self._refusals += 1
+        self._least = _KEPT_SECONDS
         self._command.refused()
         return self._refusals <= _MOST_REFUSALS
 
     def pause(self) -> bool:
         """Wait before the next attempt; False if there is no time for one."""
-        seconds = random.uniform(0, self._pause)
+        seconds = max(random.uniform(0, self._pause), self._least)
         if time.monotonic() + seconds >= self._end:
             return False
         time.sleep(seconds)
