@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import shutil
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -32,10 +33,12 @@ from tests.fakes.publisher import (
 from wal2lake.changelog import ChangeLog, LogReader, Retention
 from wal2lake.changelog.files import journal_name, journal_numbers
 from wal2lake.changelog.journal.format import JournalRecord
+from wal2lake.changelog.journal.gulp import Lengths
 from wal2lake.changelog.journal.journal import Journal, JournalPlace
 from wal2lake.errors import ConfigurationError, CorruptLogError
 from wal2lake.model import Lsn, Relation
 from wal2lake.settings import LogSettings
+from wal2lake.wire.columnar import StreamDecoder
 
 SMALL = LogSettings(journal_file_bytes=600, segment_bytes=3000)
 
@@ -95,6 +98,27 @@ def test_recovery_seals_what_only_the_journal_had(tmp_path: Path) -> None:
     assert content(tmp_path) == SENT
     assert journal_numbers(tmp_path) == []
     log.close()
+
+
+def test_recovery_decodes_many_gulps_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = opened(tmp_path, LogSettings())
+    log.connected(Lsn(0))
+    send(log, SENT, size=1)
+    log.close()
+    runs: list[int] = []
+    feed = StreamDecoder.feed
+
+    def counted(self: StreamDecoder, data: bytes, lengths: Lengths) -> Iterable[Any]:
+        runs.append(len(lengths))
+        return feed(self, data, lengths)
+
+    monkeypatch.setattr(StreamDecoder, "feed", counted)
+    opened(tmp_path, LogSettings()).close()
+    decoded = [messages for messages in runs if messages]
+    assert len(decoded) == 1, "a fixed cost for each gulp would delay the start"
+    assert content(tmp_path) == SENT
 
 
 def test_recovery_skips_what_is_sealed_and_drops_what_is_open(tmp_path: Path) -> None:

@@ -64,10 +64,6 @@ from wal2lake.observe import get_logger
 from wal2lake.settings import LogSettings
 from wal2lake.wire.columnar import StreamDecoder
 
-_DECODED_BYTES: Final = 1 << 20
-"""Bytes of gulps that are decoded at once. Measured: decoding a backlog gulp by gulp took 5.4
-CPU-seconds per million changes, in pieces of this size 0.17."""
-
 _REJOIN_PART: Final = 8
 """A spool on disk is read back at its commit if it is smaller than this fraction of a segment on
 disk, and smaller than a segment in memory. Chosen arbitrarily."""
@@ -258,7 +254,9 @@ class ChangeLog:
         has a fixed cost. May seal or spill to keep memory bounded.
         """
         self._intake.work()
-        waiting = self._handover.peek(timeout_seconds, enough_bytes=_DECODED_BYTES)
+        waiting = self._handover.peek(
+            timeout_seconds, enough_bytes=recovery.DECODED_BYTES
+        )
         if waiting is None:
             return False
         if isinstance(waiting, Connected):
