@@ -430,6 +430,8 @@ class WalReceiver:
         self._sealer.arrival.alive = (
             taken.keepalives[-1].end_lsn if taken.keepalives else INVALID_LSN
         )
+        if self._sealer.arrival.is_whole:
+            self._log.wake()
         self._progress.set(received=feedback.received, last_msg_receipt_time=stamp)
         return any(alive.reply_requested for alive in taken.keepalives)
 

@@ -29,6 +29,9 @@ which does not count beside a backlog that takes so long to arrive."""
 LOOK_SECONDS: Final = 0.05
 """Interval between looks while the publisher catches up."""
 
+LAST_SECONDS: Final = 0.005
+"""The same once everything has come: what is still missing is on its way through the journal."""
+
 _WAITED_SECONDS: Final = 1.0
 """If commits span so much more time than it took to receive them, they had been waiting. More than
 a stream that keeps up is usually delayed on its way."""

@@ -25,7 +25,12 @@ from wal2lake.changelog import (
 from wal2lake.errors import StorageError, UnusableLogError
 from wal2lake.model import Lsn
 from wal2lake.observe import RepeatedErrors, get_logger
-from wal2lake.receive.threads.catchup import LOOK_SECONDS, Arrival, CatchUp
+from wal2lake.receive.threads.catchup import (
+    LAST_SECONDS,
+    LOOK_SECONDS,
+    Arrival,
+    CatchUp,
+)
 from wal2lake.receive.threads.logwriter import STORAGE_RETRY_SECONDS
 from wal2lake.receive.threads.pace import Pace
 from wal2lake.receive.threads.pauses import Pauses
@@ -84,8 +89,7 @@ class Sealer:
         unsealed = False
         while not self._stop.is_set():
             try:
-                wait = min(interval, LOOK_SECONDS) if catch_up.is_on else interval
-                came = self._log.absorb(wait)
+                came = self._log.absorb(self._wait(catch_up, interval))
                 now = time.monotonic()
                 pace.adapt(self._applied(), now)
                 # The journal's thread may still have changes that have come.
@@ -127,6 +131,12 @@ class Sealer:
                     unsealed = False
                     self._repeated.passed(self._events)
                     self._pauses.record()
+
+    def _wait(self, catch_up: CatchUp, interval: float) -> float:
+        """Return how long to wait for more changes, in seconds."""
+        if not catch_up.is_on:
+            return interval
+        return min(interval, LAST_SECONDS if self.arrival.is_whole else LOOK_SECONDS)
 
     def _notice(self, pace: Pace) -> None:
         """Note new segments. Not only ``seal`` makes them: a large transaction is sealed when it
