@@ -32,7 +32,7 @@ from wal2lake.lake.capture.comparison import (
     RecordedUpdates,
     compare,
 )
-from wal2lake.lake.delta.deletionvectors import Rows, read_vector
+from wal2lake.lake.delta.deletionvectors import Rows, read_vector, rows_without
 from wal2lake.lake.port import TableState
 from wal2lake.lake.tablefiles import DataFile
 from wal2lake.lake.upsert.stored import StoredRows
@@ -144,7 +144,7 @@ class _Reader:
         if before is not None and after is None:
             yield _Piece(before, None)
         elif before is not None and after is not None:
-            rows = np.setdiff1d(self._deleted(after), self._deleted(before))
+            rows = rows_without(self._deleted(after), self._deleted(before))
             if rows.size:
                 yield _Piece(after, rows)
 
@@ -155,7 +155,7 @@ class _Reader:
         if before is None and after is not None:
             yield _Piece(after, None)
         elif before is not None and after is not None:
-            rows = np.setdiff1d(self._deleted(before), self._deleted(after))
+            rows = rows_without(self._deleted(before), self._deleted(after))
             if rows.size:
                 yield _Piece(after, rows)
 

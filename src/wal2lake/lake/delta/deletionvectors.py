@@ -47,6 +47,20 @@ _CHECKSUM: Final = struct.Struct(">I")
 _UUID_DIGITS: Final = 20
 
 
+def united_rows(rows: npt.NDArray[Any], more: npt.NDArray[Any]) -> Rows:
+    """Return the row numbers that either array has. Neither need be in order."""
+    # numpy.union1d hashes the numbers, which takes several times as long.
+    both = np.sort(np.concatenate([rows.astype(np.uint64), more.astype(np.uint64)]))
+    is_first = np.ones(len(both), np.bool_)
+    np.not_equal(both[1:], both[:-1], out=is_first[1:])
+    return both[is_first]
+
+
+def rows_without(rows: Rows, others: Rows) -> Rows:
+    """Return the row numbers of a vector that another one does not have."""
+    return np.setdiff1d(rows, others, assume_unique=True)
+
+
 def write_vectors(location: str, vectors: Iterable[Rows]) -> list[Descriptor]:
     """Write one new file below the table's ``location``, if there is a vector; return a
     descriptor for each.

@@ -24,7 +24,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from wal2lake.errors import Wal2LakeError
-from wal2lake.lake.delta.deletionvectors import read_vector, write_vectors
+from wal2lake.lake.delta.deletionvectors import (
+    read_vector,
+    united_rows,
+    write_vectors,
+)
 from wal2lake.lake.keyindex import KeyIndex
 from wal2lake.lake.origins import COLUMNS, RowMarks, marks_in, tag_of
 from wal2lake.lake.parquet import OpenParquet, is_of
@@ -469,7 +473,7 @@ class StoredRows:
         vectors: list[npt.NDArray[np.uint64]] = []
         for number, rows in gone.items():
             file = self.files[number]
-            vector = np.union1d(self.deleted(file), rows)
+            vector = united_rows(self.deleted(file), rows)
             if len(vector) == file.rows:
                 whole.append(Replaced(file, None))
             else:

@@ -30,7 +30,13 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from wal2lake.lake.branch.netchange import Action, BranchChange, vector_file
-from wal2lake.lake.delta.deletionvectors import Rows, read_vector, write_vectors
+from wal2lake.lake.delta.deletionvectors import (
+    Rows,
+    read_vector,
+    rows_without,
+    united_rows,
+    write_vectors,
+)
 from wal2lake.lake.spark.branch.branches import Branch
 from wal2lake.lake.tablefiles import DataFile, Replaced
 
@@ -88,12 +94,12 @@ def rebase(
 def united(base: Rows, theirs: Rows, ours: Rows) -> Rows:
     """Return the rows of a file that are deleted after both changes, from those deleted at the
     base and after each change alone. Raises Overtaken if the changes conflict."""
-    if np.setdiff1d(base, theirs).size:
+    if rows_without(base, theirs).size:
         raise Overtaken("Another transaction has brought back rows of the same files.")
-    taken = np.setdiff1d(ours, base)
-    if np.intersect1d(taken, theirs).size:
+    taken = rows_without(ours, base)
+    if np.intersect1d(taken, theirs, assume_unique=True).size:
         raise Overtaken("Another transaction has changed the same rows.")
-    return np.union1d(theirs, taken)
+    return united_rows(theirs, taken)
 
 
 def _files_of_others(

@@ -27,7 +27,12 @@ import numpy as np
 import numpy.typing as npt
 
 from wal2lake.lake.delta.datafile import discard_added
-from wal2lake.lake.delta.deletionvectors import Rows, read_vector, write_vectors
+from wal2lake.lake.delta.deletionvectors import (
+    Rows,
+    read_vector,
+    united_rows,
+    write_vectors,
+)
 from wal2lake.lake.port import TableState
 from wal2lake.lake.store import remove_file
 from wal2lake.lake.tablefiles import AddedFile, DataFile, Replaced, add_action
@@ -142,28 +147,23 @@ class _Gone:
     def __init__(self, rows: Rows, held: int) -> None:
         """``held``: number of rows in the file."""
         self._held = held
+        self._few = rows
         self._bits: npt.NDArray[np.uint8] | None = None
         """A bit for each row, set if the row is deleted; None while deleted rows are few."""
-        self._set(rows)
-
-    def _set(self, rows: Rows) -> None:
         self.count = len(rows)
-        self._few = rows
-        if len(rows) * _FEW >= self._held:
-            is_gone = np.zeros(self._held, np.bool_)
-            is_gone[rows.astype(np.int64)] = True
-            self._bits = np.packbits(is_gone)
-            self._few = rows[:0].copy()
 
     def add(self, rows: npt.NDArray[np.int64]) -> None:
         """Delete rows; some may be deleted already."""
         if self._bits is None:
-            self._set(np.union1d(self._few, rows.astype(np.uint64)))
-            return
-        rows = np.unique(rows)
-        places, bits = rows >> 3, (128 >> (rows & 7)).astype(np.uint8)
-        self.count += int(np.count_nonzero(self._bits[places] & bits == 0))
-        np.bitwise_or.at(self._bits, places, bits)
+            if (len(self._few) + len(rows)) * _FEW < self._held:
+                self._few = united_rows(self._few, rows)
+                self.count = len(self._few)
+                return
+            self._bits = np.zeros(-(-self._held // 8), np.uint8)
+            rows = np.concatenate([self._few.astype(np.int64), rows])
+            self._few = self._few[:0].copy()
+        np.bitwise_or.at(self._bits, rows >> 3, (128 >> (rows & 7)).astype(np.uint8))
+        self.count = int(np.bitwise_count(self._bits).sum())
 
     def rows(self) -> Rows:
         """Return all deleted rows."""

@@ -42,8 +42,11 @@ def endings(steps: LifeSteps, events: Events, *, repeats: bool) -> Endings:
     begins = np.flatnonzero(steps.after.exists)
     end_at = np.concatenate([np.flatnonzero(ends), np.flatnonzero(leaves)])
     end_key = np.concatenate([key[ends], old[leaves]])
-    touched = np.unique(np.concatenate([end_key, key[begins]]))
-    count = int(touched[-1]) + 1 if touched.size else 0
+    changed = np.concatenate([end_key, key[begins]])
+    count = int(changed.max()) + 1 if changed.size else 0
+    is_touched = np.zeros(count, np.bool_)
+    is_touched[changed] = True
+    touched = np.flatnonzero(is_touched)
     last_end = np.full(count, -1, np.int64)
     last_begin = np.full(count, -1, np.int64)
     np.maximum.at(last_end, end_key, end_at)

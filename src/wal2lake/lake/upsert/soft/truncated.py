@@ -28,6 +28,7 @@ import pyarrow as pa
 
 from wal2lake.errors import InternalError
 from wal2lake.lake.delta.datafile import TableWriter
+from wal2lake.lake.delta.deletionvectors import united_rows
 from wal2lake.lake.port import TableState
 from wal2lake.lake.staging.layout import TRUNCATE
 from wal2lake.lake.tablefiles import AddedFile, DataFile
@@ -205,5 +206,5 @@ class Truncated:
             rows = places.row[places.file == number].astype(np.uint64)
             name = stored.files[number].key
             removed = self._replaced.get(name, _NO_ROWS)
-            self._replaced[name] = np.union1d(removed, rows)
+            self._replaced[name] = united_rows(removed, rows)
         return [pa.concat_tables(self._ended).filter(pa.array(stays))] if count else []
