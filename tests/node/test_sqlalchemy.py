@@ -211,9 +211,7 @@ def _reflect(connection: sa.Connection) -> list[Any]:
 
 async def _use(url: sa.URL) -> list[Any]:
     engine = create_async_engine(url)
-    # A table cannot be made in a transaction block at the node.
-    async with engine.connect() as one:
-        await one.execution_options(isolation_level="AUTOCOMMIT")
+    async with engine.begin() as one:
         await one.run_sync(_Base.metadata.create_all)
         await one.run_sync(_Base.metadata.create_all)
     found = await _write_and_read(engine)
@@ -222,8 +220,7 @@ async def _use(url: sa.URL) -> list[Any]:
         found.append(await _isolated(engine, level))
     async with engine.connect() as one:
         found += await one.run_sync(_reflect)
-    async with engine.connect() as one:
-        await one.execution_options(isolation_level="AUTOCOMMIT")
+    async with engine.begin() as one:
         await one.run_sync(_Base.metadata.drop_all)
         found.append(await one.run_sync(lambda c: sa.inspect(c).has_table("sa_child")))
     await engine.dispose()

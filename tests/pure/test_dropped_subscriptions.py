@@ -31,7 +31,7 @@ def test_a_step_that_fails_after_a_commit_is_no_error_of_the_commit(
     definitions = TransactionDefinitions(world.node)
     definitions.catalog.update_subscription(SUB, slot_name=None)
     definitions.block.afterwards += [fails, lambda _: done.append("the next step")]
-    definitions.commit(lambda: None)
+    definitions.commit(lambda: None, None)
     assert done == ["the next step"]
     assert world.now.slot_name is None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -396,6 +397,9 @@ class _Stored:
     def drop(self, location: str) -> None:
         del self.owners[location]
 
+    def writing(self, location: str) -> Any:
+        return nullcontext()
+
 
 @pytest.mark.parametrize("end", ["commit", "rollback"])
 def test_the_files_of_an_open_block_are_nobody_elses(
@@ -428,7 +432,7 @@ def test_the_files_of_an_open_block_are_nobody_elses(
 
     backend.begin(TransactionKind.BLOCK)
     backend._definitions.run(
-        backend._caller(), create_with_tables, None, publishes=False
+        backend._caller(), create_with_tables, None, publishes=False, replicates=True
     )
     assert len(stored.owners) == 1
     run(other, "create table x (a int)")

@@ -119,7 +119,7 @@ def test_a_restart_meets_values_that_were_taken_since(world: World) -> None:
 
 def test_setval_and_what_a_session_has_taken(world: World) -> None:
     one = world.transaction()
-    session = SessionSequences(world.catalog, world.locks, lambda: one)
+    session = SessionSequences(world.locks, lambda: one)
     world.catalog.set_value(SEQUENCE.oid, 7, is_called=False)
     assert one.peek(SEQUENCE).first == 7
     assert session.take(SEQUENCE, 2) == 7

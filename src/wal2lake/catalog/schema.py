@@ -16,7 +16,7 @@ from typing import Final
 from wal2lake.catalog.access import predefined
 from wal2lake.model import Oid
 
-VERSION: Final = 32
+VERSION: Final = 33
 
 FIRST_OID: Final = 16384
 """PostgreSQL's FirstNormalObjectId. Lower OIDs belong to built-in objects."""
@@ -371,6 +371,13 @@ create index difference_of on difference (subid, relid);
 """
 """Results of VERIFY. ``epoch``: that of the copy that was compared."""
 
+_PENDING_DELETES_33: Final = """
+create table pending_delete (
+    location text primary key, relid integer not null) without rowid;
+"""
+"""Places whose files go at the start of the node, unless a table has them by then: of tables that
+an open block has made, and of dropped ones."""
+
 LATER: Final = (
     _ROLES_4 + predefined.INSERTS,
     _PLANS_5,
@@ -401,6 +408,7 @@ LATER: Final = (
     _SEEN_30,
     _HISTORIES_31,
     _VERIFICATIONS_32,
+    _PENDING_DELETES_33,
 )
 """Statements of the versions after 3, in order. A new column of a table whose rows are in
 definition_history (``definitions.historic``) is added there, too, with json_set()."""
@@ -478,6 +486,7 @@ alter table relation add column partition_of integer;
     30: LATER[26],
     31: LATER[27],
     32: LATER[28],
+    33: LATER[29],
 }
 """For each version, the statements that upgrade the previous version (without semicolons inside).
 

@@ -7,7 +7,8 @@ the block holds no lock of the file between two statements, and other sessions' 
 hidden nor overwritten. ``commit`` makes all changes in one durable transaction.
 
 A change takes the same OIDs each time. They are taken from the file once, like values of a
-sequence, so no other object gets them.
+sequence, so no other object gets them. Values of sequences that the block has made are kept here;
+those of all other sequences are taken from the file.
 
 Called by: ``local.transaction.definitions``, from the session's thread.
 """
@@ -15,12 +16,15 @@ Called by: ``local.transaction.definitions``, from the session's thread.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from wal2lake.catalog.database import BlockConnection, Database, OidsWanted
+from wal2lake.catalog.objects import sequences
+from wal2lake.catalog.published import local_commits
+from wal2lake.catalog.records import TableChange
 from wal2lake.catalog.store import Catalog
 from wal2lake.errors import UsageError, Wal2LakeError
 from wal2lake.model import Oid
@@ -106,10 +110,58 @@ class UncommittedCatalog(Catalog):
         self._database = self._block
         self._authority = self._feeds = None
         self.xids = committed.xids
+        self._values: dict[Oid, tuple[int | None, bool]] = {}
+        """For sequences that the block has made: the last or the next value."""
 
     def new_oids(self, count: int) -> list[Oid]:
         """Return new OIDs, which stay taken even if the block rolls back."""
         return self._committed.new_oids(count)
+
+    def locations(self) -> frozenset[str]:
+        """Return the locations of the block's tables and of those that other sessions see."""
+        return super().locations() | self._committed.locations()
+
+    def expect_deletes(self, made: Mapping[str, Oid]) -> None:
+        """Record places at once, whatever becomes of the block."""
+        self._committed.expect_deletes(made)
+
+    def deleted(self, location: str) -> None:
+        """Record at once that files are gone."""
+        self._committed.deleted(location)
+
+    # ---- sequences --------------------------------------------------------------
+
+    def next_values(self, oid: Oid, count: int) -> int:
+        """Take values of a sequence, as ``Catalog`` does."""
+        if self._is_committed(oid):
+            return self._committed.next_values(oid, count)
+        with self._changing(oid) as connection:
+            return sequences.take(connection, oid, count)
+
+    def set_value(self, oid: Oid, value: int, *, is_called: bool) -> None:
+        """Carry out setval(), as ``Catalog`` does."""
+        if self._is_committed(oid):
+            self._committed.set_value(oid, value, is_called=is_called)
+            return
+        with self._changing(oid) as connection:
+            sequences.put(connection, oid, value, is_called)
+
+    def restart_sequences(
+        self, lasts: Mapping[Oid, int | None], voided: Collection[tuple[Oid, Oid]]
+    ) -> None:
+        """Set the values of sequences, as ``Catalog`` does, once the block has committed."""
+        self._committed.restart_sequences(lasts, voided)
+
+    def _is_committed(self, oid: Oid) -> bool:
+        return any(sequence.oid == oid for sequence in self._committed.sequences())
+
+    @contextmanager
+    def _changing(self, oid: Oid) -> Iterator[BlockConnection]:
+        with self._block.joined() as connection:
+            yield connection
+            self._values[oid] = sequences.state(connection, oid)
+
+    # ---- the block --------------------------------------------------------------
 
     def mark(self) -> int:
         """Return a mark for ``back_to``."""
@@ -120,12 +172,18 @@ class UncommittedCatalog(Catalog):
         del self._changes[mark:]
         self._authority = self._feeds = None
 
-    def commit(self) -> None:
+    def commit(
+        self, number: int | None = None, tables: Sequence[TableChange] = ()
+    ) -> None:
         """Make all changes durable and visible at once. Raises 40001 if other sessions' commits
-        make one of them impossible."""
+        make one of them impossible.
+
+        ``number``: the local commit that is decided with them, of ``tables`` as well."""
         with self._block.joined(keep=True) as connection:
             if _dangling(connection):
                 raise _conflict("An object that it refers to has been dropped.")
+            if number is not None:
+                local_commits.decide(connection, number, tables)
 
     def _change(
         self, method: Callable[..., Any], arguments: Sequence[Any], named: Any
@@ -157,6 +215,9 @@ class UncommittedCatalog(Catalog):
                 raise _conflict(
                     "Another session has committed an object that is in the way."
                 ) from error
+        connection = self._block.connection()
+        for oid, (value, is_called) in self._values.items():
+            sequences.restore(connection, oid, value, is_called)
 
 
 def _dangling(connection: sqlite3.Connection) -> bool:

@@ -170,7 +170,7 @@ class PublisherHalf:
             conversation,
             context.parameters,
             context.pid,
-            backend.use_versions,
+            backend.snapshots.use_versions,
             backend.fresh_check,
         )
 

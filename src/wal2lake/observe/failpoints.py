@@ -74,6 +74,8 @@ NAMES: Final = frozenset(
         # local transactions: a commit
         "local.files_carried",
         "local.recorded",
+        "local.made_tables_written",
+        "local.defined",
         "local.table_committed",
         "local.tables_committed",
         "local.published",

@@ -86,6 +86,19 @@ def put(connection: sqlite3.Connection, oid: Oid, value: int, is_called: bool) -
     _put(connection, oid, value, is_called)
 
 
+def state(connection: sqlite3.Connection, oid: Oid) -> tuple[int | None, bool]:
+    """Return the last value, or the next one and False."""
+    row = _need(connection, oid)
+    return row["last_value"], bool(row["is_called"])
+
+
+def restore(
+    connection: sqlite3.Connection, oid: Oid, value: int | None, is_called: bool
+) -> None:
+    """Set what ``state`` has returned, if the sequence exists."""
+    _put(connection, oid, value, is_called)
+
+
 def drop_owned(connection: sqlite3.Connection, relid: Oid) -> None:
     """Delete the sequences of a dropped table."""
     connection.execute("delete from sequence where relid = ?", (relid,))

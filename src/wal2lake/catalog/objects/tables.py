@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from wal2lake.catalog import places
-from wal2lake.catalog.objects import sequences
+from wal2lake.catalog.objects import pendingdeletes, sequences
 from wal2lake.catalog.records import ColumnDef, TableDef
 from wal2lake.errors import UndefinedObjectError
 from wal2lake.model import (
@@ -67,8 +67,10 @@ def sharing(connection: sqlite3.Connection, storage: Oid) -> tuple[Oid, ...]:
 
 
 def create_table(connection: sqlite3.Connection, table: TableDef) -> None:
-    """Record a table. Raises 42P07 if the name is taken, 3F000 if the schema does not exist."""
+    """Record a table, whose files stay. Raises 42P07 if the name is taken, 3F000 if the schema does
+    not exist."""
     sequences.refuse_taken(connection, table.namespace, table.name)
+    pendingdeletes.forget(connection, table.location)
     try:
         connection.execute(
             "insert into relation (oid, namespace, name, owner, location, columns, key,"
@@ -117,7 +119,15 @@ def rename_table(
 
 
 def drop_table(connection: sqlite3.Connection, oid: Oid) -> None:
-    """Delete a table and its entries in all subscriptions."""
+    """Delete a table and its entries in all subscriptions. Its files are to be removed. Raises
+    42P01 if it does not exist."""
+    table = table_by_oid(connection, oid)
+    if table is None:
+        raise UndefinedObjectError(
+            "the table has been dropped already", sqlstate="42P01"
+        )
+    if table.partition_of is None:
+        pendingdeletes.add(connection, table.location, oid)
     connection.execute("delete from subscription_rel where relid = ?", (oid,))
     connection.execute("delete from coercion where relid = ?", (oid,))
     connection.execute("delete from relation_history where relid = ?", (oid,))

@@ -10,7 +10,13 @@ from wal2lake.catalog.access.authority import Authority
 from wal2lake.catalog.access.targets import TargetRights
 from wal2lake.catalog.database import take_oid
 from wal2lake.catalog.definitions import history, publications
-from wal2lake.catalog.objects import comments, namespaces, sequences, tables
+from wal2lake.catalog.objects import (
+    comments,
+    namespaces,
+    pendingdeletes,
+    sequences,
+    tables,
+)
 from wal2lake.catalog.objects.ownedsequence import OwnedSequence
 from wal2lake.catalog.parts.part import CatalogPart, change
 from wal2lake.catalog.records import (
@@ -242,11 +248,35 @@ class Objects(CatalogPart):
         with self._database.transaction() as transaction:
             sequences.put(transaction, oid, value, is_called)
 
+    @change
     def drop_table(self, oid: Oid) -> None:
-        """Delete a table and its entries in all subscriptions and publications."""
+        """Delete a table and its entries in all subscriptions and publications. Its files have to
+        be removed (``pending_deletes``). Raises 42P01 if the table does not exist."""
         with self._database.transaction() as transaction:
             publications.forget_table(transaction, oid)
             tables.drop_table(transaction, oid)
+
+    def locations(self) -> frozenset[str]:
+        """Return the locations of all tables, those that other sessions see included."""
+        return frozenset(table.location for table in self.tables())
+
+    def expect_deletes(self, made: Mapping[str, Oid]) -> None:
+        """Record places, with the OID of their table, before an open block makes tables there.
+
+        Their files are removed at the start of the node, unless a table has the place by then."""
+        with self._database.transaction() as transaction:
+            for location, oid in made.items():
+                pendingdeletes.add(transaction, location, oid)
+
+    def pending_deletes(self) -> dict[str, Oid]:
+        """Return the places whose files are to be removed, with the OIDs of their tables."""
+        with self._database.reading() as connection:
+            return pendingdeletes.all_of_them(connection)
+
+    def deleted(self, location: str) -> None:
+        """Record that the files of a dropped table are gone."""
+        with self._database.transaction() as transaction:
+            pendingdeletes.forget(transaction, location)
 
     def set_replica_identity(
         self, oids: Sequence[Oid], identity: ReplicaIdentity

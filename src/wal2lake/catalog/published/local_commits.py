@@ -32,6 +32,16 @@ def record(
     return made.lastrowid
 
 
+def decide(
+    connection: sqlite3.Connection, number: int, tables: Sequence[TableChange]
+) -> None:
+    """Set the changes of a commit that was recorded without any."""
+    connection.execute(
+        "update local_commit set tables = ? where number = ?",
+        (tables_to_json(connection, tables), number),
+    )
+
+
 def forget(connection: sqlite3.Connection, number: int) -> None:
     """Delete the row of a finished commit."""
     connection.execute("delete from local_commit where number = ?", (number,))

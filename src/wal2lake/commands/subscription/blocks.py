@@ -3,8 +3,8 @@
 A command calls ``outside_block`` where PostgreSQL refuses, because a replication slot cannot be
 rolled back. The call comes after PostgreSQL's own checks and before the first effect. Message and
 SQLSTATE are PostgreSQL's. All other changes of a command wait for COMMIT
-(``transaction.definitions``). DDL of tables and roles is refused in a block altogether (decision
-0002).
+(``transaction.definitions``). ALTER TABLE and commands about roles are refused in a block
+altogether (decision 0002).
 
 Several statements in one string are accepted, although PostgreSQL treats them as a block, too: what
 earlier statements wrote is committed first (decision 0009).

@@ -36,7 +36,6 @@ from wal2lake.errors import (
 )
 from wal2lake.lake import CommitConflict
 from wal2lake.local.access import check_database_create, check_schema, refuse_fed
-from wal2lake.local.concurrency.blocks import OpenBlock
 from wal2lake.local.node import Caller
 from wal2lake.local.ports import HasCatalog, HasTables, TableDefinitions, TableLocks
 from wal2lake.model import Deferral, Lsn, Oid, RemoteSchema, ReplicaIdentity, SyncState
@@ -186,10 +185,6 @@ def made_targets(
     planned = _plan(node, caller, maker or caller, wanted)
     missing = [table for table in planned if isinstance(table, NewTable)]
     made = _make_tables(node, maker or caller, missing)
-    block = caller.block
-    if block is not None:
-        for new_table in made:
-            _reserve(node, block, new_table.location)
     new = {(table.namespace, table.name): table for table in made}
     tables = [
         table if isinstance(table, TableDef) else new[table.namespace, table.name]
@@ -202,9 +197,6 @@ def made_targets(
                 node, maker or caller, wanted.history, wanted.subid, tables
             )
             made = [*made, *recording]
-            if block is not None:
-                for history in recording:
-                    _reserve(node, block, history.location)
         yield [
             TargetTable(
                 namespace,
@@ -219,22 +211,9 @@ def made_targets(
             )
         ]
     except BaseException:
-        if block is None:
+        if caller.block is None:
             _drop_created(node, made)
         raise
-
-
-def _reserve(node: TableDefinitions, block: OpenBlock, location: str) -> None:
-    """Reserve the location until the block ends."""
-    place = location.lower()
-    node.unfinished.add(place)
-
-    def undo() -> None:
-        node.tables.drop(location)
-        node.unfinished.discard(place)
-
-    block.on_rollback(undo)
-    block.afterwards.append(lambda after: after.unfinished.discard(place))
 
 
 def _plan(
@@ -513,6 +492,7 @@ def _drop_created(node: HasTables, made: Sequence[TableDef]) -> None:
     for table in made:
         node.catalog.drop_table(table.oid)
         node.tables.drop(table.location)
+        node.catalog.deleted(table.location)
 
 
 @contextmanager

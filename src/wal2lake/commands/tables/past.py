@@ -106,6 +106,17 @@ class PastVersions:
         self._vectors: dict[Oid, SnapshotVector | None] = {}
         node.snapshots.register_past(self)
 
+    @classmethod
+    def seen(
+        cls,
+        node: HasSnapshots,
+        parameters: Mapping[str, str],
+        notice: Callable[[Notice], None],
+    ) -> PastVersions | None:
+        """Return the versions that a session with these parameters reads; None: the present."""
+        as_of = AsOf.of(parameters)
+        return None if as_of is None else cls(node, as_of, notice)
+
     def of(self, table: TableDef) -> int:
         """Return the newest version of the table that any subscription had published.
 

@@ -42,6 +42,13 @@ from wal2lake.local.access import (
     owns,
     refuse_fed,
 )
+from wal2lake.local.commits.pendingdeletes import (
+    OWNER_PROPERTY,
+    remove_files,
+    remove_later,
+    reserve,
+)
+from wal2lake.local.concurrency.blocks import OpenBlock
 from wal2lake.local.node import (
     PERMISSION_DENIED,
     Caller,
@@ -77,9 +84,6 @@ from wal2lake.sql.grammar.statements import (
     DropTable,
     QualifiedName,
 )
-
-OWNER_PROPERTY: Final = "wal2lake.table"
-"""Table property: ``<node>:<table OID>`` of the catalog entry it was created for."""
 
 _OF_DELTA: Final = "delta."
 
@@ -271,7 +275,7 @@ def make_tables(
     tables: list[TableDef] = []
     if not new_tables:
         return tables
-    taken = {table.location.lower() for table in node.catalog.tables()}
+    taken = {location.lower() for location in node.catalog.locations()}
     taken |= node.unfinished
     for new, oid in zip(
         new_tables, node.catalog.new_oids(len(new_tables)), strict=True
@@ -282,6 +286,8 @@ def make_tables(
         location = _free_location(node, oid, new, taken)
         taken.add(location.lower())
         tables.append(_definition(oid, caller, new, location))
+    if caller.block is not None:
+        reserve(node, caller.block, tables)
     with ThreadPoolExecutor(_MAKERS, thread_name_prefix="create-table") as makers:
         futures = [
             makers.submit(_make_storage, node, table, new)
@@ -302,8 +308,10 @@ def make_tables(
         ]
         node.catalog.create_table(*tables, owning=owning)
     except BaseException:
+        # A block removes them at its end.
         for table, future in zip(tables, futures, strict=True):
-            if not future.cancelled() and future.exception() is None:
+            made = not future.cancelled() and future.exception() is None
+            if made and caller.block is None:
                 node.tables.drop(table.location)
         raise
     return tables
@@ -458,12 +466,30 @@ def _drop_all(
     named = [table for table in tables if table.partition_of is None]
     for table in named:
         refuse_fed(node.catalog, table, f'drop table "{table.name}"')
+    if caller.block is not None:
+        for table in named:
+            _drop_in_block(node, caller.block, table)
+        return named
     if named:
         # Capture first, so subscribers get everything committed before the drop.
         node.capture_before(caller.check)
     for table in named:
         _drop_one(node, table)
     return named
+
+
+def _drop_in_block(node: TableDefinitions, block: OpenBlock, table: TableDef) -> None:
+    """Drop a table and its partition for the rest of a block; COMMIT captures before the drop."""
+    oids = _with_partition(node, table)
+    if any(rel.relid in oids for rel in node.catalog.rels()):
+        raise FeatureNotSupportedError(
+            f'cannot drop table "{table.name}" inside a transaction block because a'
+            " subscription replicates into it",
+            hint="Run DROP TABLE outside of BEGIN ... COMMIT.",
+        )
+    for oid in oids:
+        node.catalog.drop_table(oid)
+    remove_later(node, block, table)
 
 
 def _check_droppable(node: TableLocks, caller: Caller, table: TableDef) -> None:
@@ -477,10 +503,15 @@ def _check_droppable(node: TableLocks, caller: Caller, table: TableDef) -> None:
     node.prepared.refuse_held(table, f'drop table "{table.name}"')
 
 
-def _drop_one(node: TableDefinitions, table: TableDef) -> None:
+def _with_partition(node: HasCatalog, table: TableDef) -> list[Oid]:
+    """Return the OIDs of a table and its partition, in the order in which they are dropped."""
     partition = default_partition(node, table)
     # The partition first: its catalog row must never name a missing table.
-    oids = [table.oid] if partition is None else [partition.oid, table.oid]
+    return [table.oid] if partition is None else [partition.oid, table.oid]
+
+
+def _drop_one(node: TableDefinitions, table: TableDef) -> None:
+    oids = _with_partition(node, table)
     for rel in node.catalog.rels():
         if rel.relid in oids:
             with node.locks.of(rel.subid):
@@ -497,9 +528,7 @@ def _drop_one(node: TableDefinitions, table: TableDef) -> None:
             sqlstate="55006",
             hint="It is dropped; its files are removed when the table is created again.",
         )
-    # A running statement or commit must not either.
-    with node.tables.writing(table.location):
-        node.tables.drop(table.location)
+    remove_files(node, table.location)
 
 
 def drop_schema(node: TableDefinitions, caller: Caller, statement: DropSchema) -> str:
@@ -544,10 +573,15 @@ def _cascaded(caller: Caller, tables: Sequence[TableDef]) -> Notice:
     )
 
 
-COMMANDS: Final[Mapping[type, Callable[[EngineParts, Caller, Any], str]]] = {
+OF_BLOCKS: Final[Mapping[type, Callable[[EngineParts, Caller, Any], str]]] = {
     CreateSchema: create_schema,
-    DropSchema: drop_schema,
     CreateTable: create_table,
     CreatePartition: create_partition,
     DropTable: drop_table,
+}
+"""Commands that a transaction block can roll back."""
+
+COMMANDS: Final[Mapping[type, Callable[[EngineParts, Caller, Any], str]]] = {
+    **OF_BLOCKS,
+    DropSchema: drop_schema,
 }

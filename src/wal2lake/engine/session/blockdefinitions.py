@@ -10,6 +10,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from wal2lake.errors import FeatureNotSupportedError
+from wal2lake.local.commits.commit import CommittedDefinitions
 from wal2lake.local.concurrency.blocks import OpenBlock
 from wal2lake.local.node import Caller, EngineParts
 from wal2lake.local.transaction.definitions import (
@@ -40,10 +42,24 @@ class BlockDefinitions:
         """The block's turns and steps, if it has defined something."""
         return None if self._definitions is None else self._definitions.block
 
+    @property
+    def view(self) -> EngineParts:
+        """The node with what the block has defined."""
+        return self._node if self._definitions is None else self._definitions.view
+
     def refuse_writes(self) -> None:
+        """Raise 0A000 if the block has defined subscriptions or publications."""
+        if self._definitions is not None and self._definitions.replicates:
+            raise refuse_mixture()
+
+    def refuse_prepare(self) -> None:
         """Raise 0A000 if the block has defined something."""
         if self.has_definitions:
-            raise refuse_mixture()
+            raise FeatureNotSupportedError(
+                "cannot PREPARE a transaction that has defined tables, subscriptions or"
+                " publications",
+                hint="Use COMMIT, or define them in a transaction of their own before.",
+            )
 
     def run(
         self,
@@ -52,14 +68,17 @@ class BlockDefinitions:
         statement: Any,
         *,
         publishes: bool,
+        replicates: bool,
     ) -> str:
         """Run a command and return its tag; its effect waits for the commit.
 
-        ``publishes``: the command may change what is published."""
+        ``publishes``: the command may change what is published, or end tables. ``replicates``: it
+        is one about subscriptions or publications."""
         definitions = self._definitions
         if definitions is None:
             definitions = self._definitions = TransactionDefinitions(self._node)
         definitions.publishes |= publishes
+        definitions.replicates |= replicates
         return command(
             definitions.view, replace(caller, block=definitions.block), statement
         )
@@ -72,13 +91,22 @@ class BlockDefinitions:
             self._views = self._system.over(self._definitions.catalog)
         return self._views
 
-    def commit(self, check: Check, xid: Callable[[], int]) -> None:
+    def commit(
+        self,
+        check: Check,
+        xid: Callable[[], int],
+        write: Callable[[CommittedDefinitions], None] | None,
+    ) -> None:
         """Commit the definitions in the steps of ``TransactionDefinitions``.
 
-        Output plugins see them as one transaction, numbered ``xid``."""
-        if self._definitions is not None:
-            with empty_transaction(self._node, check, xid):
-                self._definitions.commit(check)
+        ``write``: commits what the transaction has written with them; None if it has written
+        nothing: output plugins see an empty transaction then, numbered ``xid``."""
+        assert self._definitions is not None
+        if write is not None:
+            self._definitions.commit(check, write)
+            return
+        with empty_transaction(self._node, check, xid):
+            self._definitions.commit(check, None)
 
     def end(self) -> None:
         """Discard what has not been committed."""

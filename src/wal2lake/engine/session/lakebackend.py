@@ -23,10 +23,10 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from typing import Any, Final
 
 from wal2lake.catalog import TableDef
@@ -50,6 +50,7 @@ from wal2lake.engine.session.parametertypes import (
     stated_types,
 )
 from wal2lake.engine.session.sessionroles import SessionRoles
+from wal2lake.engine.session.sessionsnapshots import SessionSnapshots
 from wal2lake.engine.session.tablenames import Used, table_names
 from wal2lake.engine.session.writtenstatements import analysed_again, described_write
 from wal2lake.errors import (
@@ -62,7 +63,7 @@ from wal2lake.local.commits.commit import wait_for_standbys
 from wal2lake.local.commits.prepared import Preparing, finish_prepared
 from wal2lake.local.concurrency.activeorigins import SessionOrigin
 from wal2lake.local.concurrency.sequencevalues import SessionSequences
-from wal2lake.local.concurrency.snapshots import Modes, Snapshot
+from wal2lake.local.concurrency.snapshots import Snapshot
 from wal2lake.local.node import Caller, EngineParts
 from wal2lake.local.transaction.definitions import refuse_mixture
 from wal2lake.local.transaction.emittedmessages import emit, empty_transaction
@@ -86,6 +87,7 @@ from wal2lake.sql.grammar.lexer import command_name
 from wal2lake.sql.grammar.parser import ParsedStatement
 from wal2lake.sql.grammar.statements import (
     CommandKind,
+    DropTable,
     OtherStatement,
     TruncateTable,
 )
@@ -116,7 +118,9 @@ _DEFINITIONS: Final = {
     **roles.COMMANDS,
 }
 
-_OF_BLOCKS: Final = {**subscriptions.COMMANDS, **publication.COMMANDS}
+_OF_REPLICATION: Final = {**subscriptions.COMMANDS, **publication.COMMANDS}
+
+_OF_BLOCKS: Final = {**_OF_REPLICATION, **tables.OF_BLOCKS}
 """Commands that a transaction block can roll back."""
 
 
@@ -158,9 +162,10 @@ class LakeBackend:
         """Set when the running statement is cancelled, for parts that check during waits."""
         self._origin = SessionOrigin(node.origins, context.pid)
         self._sequences = SessionSequences(
-            node.catalog, node.sequences, lambda: self._transaction.sequences
+            node.sequences, lambda: self._transaction.sequences
         )
         self._renew()
+        self.snapshots = SessionSnapshots(node, context, lambda: self._transaction)
         self._definitions = BlockDefinitions(node, system)
         self._guard = threading.Lock()
         self._roles = SessionRoles(node.catalog, context)
@@ -171,7 +176,7 @@ class LakeBackend:
         """Parse a query string by PostgreSQL's grammar."""
         return parse_string(sql)
 
-    def prepare(self, sql: str, param_oids: Sequence[int]) -> Prepared:
+    def prepare(self, sql: str, param_oids: Sequence[int]) -> _Statement:
         """Parse a statement; errors about names come from ``fields`` or ``execute``."""
         statement = parse(sql)
         oids = stated_types(sql, statement, param_oids)
@@ -206,7 +211,7 @@ class LakeBackend:
             return self._run_other(caller, prepared, statement, bound, wanted)
         if isinstance(statement, CopyTo):
             return copy_outcome(
-                self._node.catalog,
+                self._view.catalog,
                 caller,
                 statement,
                 lambda sql, options: self._copied_rows(caller, sql, options),
@@ -220,11 +225,12 @@ class LakeBackend:
         if isinstance(statement, MaintenanceStatement):
             return maintain(self._node, caller, statement)
         self._refuse_in_read_only(command_name(prepared.sql))
-        command = _OF_BLOCKS.get(type(statement))
-        if command is not None:
-            return Outcome(self._define(caller, command, statement))
-        self._refuse_in_block(prepared.sql)
-        command = _DEFINITIONS[type(statement)]
+        kind = type(statement)
+        if caller.in_block:
+            if kind not in _OF_BLOCKS:
+                raise subscriptions.block_not_supported(command_name(prepared.sql))
+            return Outcome(self._define(caller, _OF_BLOCKS[kind], statement))
+        command = _OF_REPLICATION.get(kind) or _DEFINITIONS[kind]
         with self._job() as group, empty_transaction(self._node, caller.check):
             caller = replace(caller, job_group=group)
             return Outcome(command(self._node, caller, statement))
@@ -235,13 +241,20 @@ class LakeBackend:
         command: Callable[[EngineParts, Caller, Any], str],
         statement: Any,
     ) -> str:
-        if not caller.in_block:
-            with empty_transaction(self._node, caller.check):
-                return command(self._node, caller, statement)
-        if self._transaction.has_written:
+        """Run a command whose effect waits for the commit of the transaction."""
+        kind = type(statement)
+        replicates = kind in _OF_REPLICATION
+        if replicates and self._transaction.has_written:
             raise refuse_mixture()
-        publishes = type(statement) in publication.COMMANDS
-        tag = self._definitions.run(caller, command, statement, publishes=publishes)
+        with self._job() as group:
+            tag = self._definitions.run(
+                replace(caller, job_group=group),
+                command,
+                statement,
+                publishes=kind in publication.COMMANDS or kind is DropTable,
+                replicates=replicates,
+            )
+        self._transaction.see(self._definitions.view)
         self._transaction.number()
         return tag
 
@@ -254,13 +267,12 @@ class LakeBackend:
     def commit(self) -> None:
         """Commit all tables, or none."""
         self._cancelled.clear()
-        self._node.snapshots.withdraw(self._context.pid)
+        self.snapshots.withdraw()
         try:
-            self._definitions.commit(self._check_cancelled, self._transaction.xid)
+            self._commit_so_far()
         except BaseException:
             self.rollback()
             raise
-        self._commit_so_far()
         committed = self._transaction.committed
         self.rollback()
         if committed:
@@ -269,14 +281,10 @@ class LakeBackend:
     def prepare_transaction(self, gid: str) -> None:
         """PREPARE TRANSACTION."""
         self._cancelled.clear()
-        self._node.snapshots.withdraw(self._context.pid)
+        self.snapshots.withdraw()
         caller = self._caller()
         try:
-            if self._definitions.has_definitions:
-                raise FeatureNotSupportedError(
-                    "cannot PREPARE a transaction that has defined subscriptions or"
-                    " publications"
-                )
+            self._definitions.refuse_prepare()
             with self._job() as group:
                 preparing = Preparing(
                     gid, caller.role.oid, self._rendering(), group, caller.check
@@ -300,7 +308,7 @@ class LakeBackend:
 
     def rollback(self) -> None:
         """Discard uncommitted changes, and release the locks."""
-        self._node.snapshots.withdraw(self._context.pid)
+        self.snapshots.withdraw()
         try:
             self._transaction.rollback()
         finally:
@@ -309,8 +317,7 @@ class LakeBackend:
 
     def import_snapshot(self, name: str) -> None:
         """Let the transaction's later statements read an exported snapshot."""
-        snapshot = self._node.snapshots.imported(name, self._modes())
-        self._transaction.use(snapshot)
+        self.snapshots.use_exported(name)
 
     def savepoint(self, depth: int) -> None:
         """Set a savepoint in the transaction and the definitions."""
@@ -336,9 +343,19 @@ class LakeBackend:
         )
 
     def _commit_so_far(self) -> None:
-        if self._transaction.has_written:
+        transaction, definitions = self._transaction, self._definitions
+        if definitions.has_definitions:
             with self._job() as group:
-                self._transaction.commit(self._rendering(), group)
+                write = partial(transaction.commit, self._rendering(), group)
+                definitions.commit(
+                    self._check_cancelled,
+                    transaction.xid,
+                    write if transaction.has_written else None,
+                )
+            definitions.end()
+        elif transaction.has_written:
+            with self._job() as group:
+                transaction.commit(self._rendering(), group)
 
     def become(self, role: str | None, *, authorization: bool) -> bool:
         """Change the session's role; ``SessionRoles`` has the rules."""
@@ -416,7 +433,7 @@ class LakeBackend:
             job, rendering = self._job(), self._rendering()
             return Outcome(
                 set_constraints(
-                    self._node, caller, self._transaction, prepared.sql, job, rendering
+                    self._view, caller, self._transaction, prepared.sql, job, rendering
                 )
             )
         raise FeatureNotSupportedError(
@@ -425,7 +442,6 @@ class LakeBackend:
 
     def _copied_rows(self, caller: Caller, sql: str, options: CopyOptions) -> Outcome:
         query = self.prepare(sql, ())
-        assert isinstance(query, _Statement)
         copied = query.statement
         if not (isinstance(copied, OtherStatement) and copied.kind in _QUERIES):
             raise FeatureNotSupportedError("COPY query must be a SELECT")
@@ -437,7 +453,7 @@ class LakeBackend:
     def _perform(self, caller: Caller, request: FunctionRequest) -> object:
         """Run a function that a system query has called."""
         if request.function == "pg_export_snapshot":
-            return self._export_snapshot()
+            return self.snapshots.export()
         if request.function == "pg_logical_emit_message":
             self._definitions.refuse_writes()
             arguments: Sequence[Any] = request.arguments[1:]
@@ -452,7 +468,7 @@ class LakeBackend:
                 " writes",
                 sqlstate="25001",
             )
-        return calls.perform(self._node, caller, request.function, request.arguments)
+        return calls.perform(self._view, caller, request.function, request.arguments)
 
     def _write(
         self,
@@ -461,12 +477,8 @@ class LakeBackend:
         bound: tuple[BoundParameter, ...],
         formats: Sequence[Format],
     ) -> Outcome:
-        return analysed_again(
-            self._transaction,
-            lambda reanalysed: self._write_once(
-                caller, sql, bound, formats, reanalysed
-            ),
-        )
+        once = partial(self._write_once, caller, sql, bound, formats)
+        return analysed_again(self._transaction, once)
 
     def _write_once(
         self,
@@ -478,7 +490,7 @@ class LakeBackend:
     ) -> Outcome:
         zone = self._context.parameters["TimeZone"]
         transaction, used = self._transaction, Used()
-        node, snapshot = self._node, self._snapshot()
+        node, snapshot = self._view, self.snapshots.of_statement()
         with self._job() as group, self._sequences.of_statement(caller.check) as values:
 
             def target(table: TableDef, brings_keys: bool, moves: bool) -> TableDef:
@@ -489,8 +501,8 @@ class LakeBackend:
             resolver = self._resolver(caller, used, snapshot, newest=reanalysed)
             write = translate_write(sql, resolver, bound, zone, target, values)
             used[write.table.oid] = (write.table, write.needs)
-            check_tables(self._node.catalog, caller, used)
-            check_writable(self._node, write.table, write.verb)
+            check_tables(node.catalog, caller, used)
+            check_writable(node, write.table, write.verb)
 
             rows = ReturnedRows(node, formats, self._rendering())
 
@@ -513,8 +525,8 @@ class LakeBackend:
         )
 
     def _truncate_once(self, caller: Caller, statement: TruncateTable) -> str:
-        tables = truncated_tables(self._node, caller, statement)
-        snapshot = self._snapshot()
+        tables = truncated_tables(self._view, caller, statement)
+        snapshot = self.snapshots.of_statement()
         with self._job() as group:
             targets = self._transaction.targets(tables, snapshot, group)
             if statement.restart_identity:
@@ -541,7 +553,7 @@ class LakeBackend:
             source = FilteredRead.of(self._node.tables, sql, resolve, zone)
         if source is None:
             source = self._translated(sql, bound, resolve)
-        check_tables(self._node.catalog, caller, used)
+        check_tables(self._view.catalog, caller, used)
         with ExitStack() as held:
             group = held.enter_context(self._job())
             # Until the last row the resolver keeps the snapshot, and so the versions' files.
@@ -574,10 +586,6 @@ class LakeBackend:
             return True
         return True
 
-    def _refuse_in_block(self, sql: str) -> None:
-        if self._in_block:
-            raise subscriptions.block_not_supported(command_name(sql))
-
     def _refuse_in_read_only(self, verb: str) -> None:
         if self._context.parameters["transaction_read_only"] == "on":
             raise UsageError(
@@ -586,37 +594,16 @@ class LakeBackend:
         refuse_to_write(AsOf.of(self._context.parameters), verb)
 
     @property
+    def _view(self) -> EngineParts:
+        """The node with what the transaction has defined."""
+        return self._definitions.view
+
+    @property
     def _in_block(self) -> bool:
         return self._transaction.kind is TransactionKind.BLOCK
 
     def _rendering(self) -> Rendering:
         return Rendering.of(self._context.parameters)
-
-    def use_versions(self, versions: Mapping[str, int]) -> None:
-        """Let the transaction read these versions of tables, by location."""
-        node = self._node
-        self._transaction.use(node.snapshots.take(node.catalog, node.tables, versions))
-
-    def _export_snapshot(self) -> str:
-        if self._transaction.is_nested:
-            raise UsageError(
-                "cannot export a snapshot from a subtransaction", sqlstate="25001"
-            )
-        pid = self._context.pid
-        return self._node.snapshots.export(self._snapshot(), self._modes(), pid)
-
-    def _modes(self) -> Modes:
-        parameters = self._context.parameters
-        read_only = parameters["transaction_read_only"] == "on"
-        return Modes(parameters["transaction_isolation"], read_only)
-
-    def _snapshot(self) -> Snapshot:
-        """Return the snapshot for a statement that begins."""
-        return self._transaction.statement(repeatable=self._repeatable)
-
-    @property
-    def _repeatable(self) -> bool:
-        return self._modes().isolation in ("repeatable read", "serializable")
 
     # ---- names and jobs ----------------------------------------------------------------
 
@@ -627,7 +614,7 @@ class LakeBackend:
         return Caller(
             role,
             context.notice,
-            self._search_path(),
+            self._roles.search_path(),
             self._in_block,
             None if same else self._roles.named(context.session_user),
             context.parameters["TimeZone"],
@@ -639,7 +626,7 @@ class LakeBackend:
             block=self._definitions.block,
             lock_timeout_ms=lambda: context.parameters.number("lock_timeout"),
             number=self._transaction.numbered,
-            holds_snapshot=lambda: self._repeatable and self._transaction.has_snapshot,
+            holds_snapshot=lambda: self.snapshots.is_kept,
         )
 
     def fresh_check(self) -> Check:
@@ -652,12 +639,6 @@ class LakeBackend:
             # The session replaces this error by one that names the reason.
             raise UsageError("canceling statement", sqlstate="57014")
 
-    def _search_path(self) -> tuple[str, ...]:
-        path = self._context.parameters["search_path"]
-        parts = [p.strip().strip('"') for p in path.split(",")]
-        names = [self._context.current_user if p == "$user" else p for p in parts if p]
-        return tuple(names)
-
     def _resolver(
         self,
         caller: Caller,
@@ -667,19 +648,13 @@ class LakeBackend:
         newest: bool = False,
     ) -> Resolver:
         """Return a resolver of table names, with the rules of ``table_names``."""
-        past = self._past(caller, notifies=used is not None)
-        begin = self._snapshot if snapshot is None else lambda: snapshot
+        # A description must not repeat the notices of the execution.
+        notice = caller.notice if used is not None else lambda _: None
+        past = PastVersions.seen(self._node, self._context.parameters, notice)
+        begin = self.snapshots.of_statement if snapshot is None else lambda: snapshot
         return table_names(
-            self._node, self._transaction, caller, begin, past, used, newest=newest
+            self._view, self._transaction, caller, begin, past, used, newest=newest
         )
-
-    def _past(self, caller: Caller, *, notifies: bool) -> PastVersions | None:
-        """``notifies``: send notices; a description must not repeat those of the execution."""
-        as_of = AsOf.of(self._context.parameters)
-        if as_of is None:
-            return None
-        notice = caller.notice if notifies else lambda _: None
-        return PastVersions(self._node, as_of, notice)
 
     @contextmanager
     def _job(self) -> Iterator[str]:

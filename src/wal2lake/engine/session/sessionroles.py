@@ -35,6 +35,13 @@ class SessionRoles:
             raise UsageError(f'role "{name}" does not exist', sqlstate="28000")
         return role
 
+    def search_path(self) -> tuple[str, ...]:
+        """Return the names in search_path, with the present user's for "$user"."""
+        path = self._context.parameters["search_path"]
+        parts = [p.strip().strip('"') for p in path.split(",")]
+        user = self._context.current_user
+        return tuple(user if part == "$user" else part for part in parts if part)
+
     def become(self, role: str | None, *, authorization: bool) -> bool:
         """Change the role, by the rules of ``Backend.become``."""
         authority = self._catalog.authority()

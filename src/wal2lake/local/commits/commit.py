@@ -12,6 +12,9 @@
 
 Between the first commit and the last step, readers see the earlier versions (``snapshots``).
 
+If the transaction has made or dropped tables, the intent and its definitions are one transaction of
+the catalog, and the tables that it has made get their commits before: nobody else knows them yet.
+
 A table of a subscription is written and its new version is published under the subscription's lock,
 so a SELECT never sees a torn vector. A table may hold something that readers must not see yet (half
 of a batch, a copy that has not joined). The apply worker publishes it then, with the other tables,
@@ -31,7 +34,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, Protocol
 
 import pyarrow as pa
 
@@ -54,6 +57,7 @@ from wal2lake.lake.spark import Branch, Overtaken, rebase
 from wal2lake.lake.store import UnknownOutcome
 from wal2lake.local.commits.uniqueness import key_of, refuse_repeated
 from wal2lake.local.commits.upkeep import compact_if_due
+from wal2lake.local.concurrency.snapshots import Publish
 from wal2lake.local.ports import (
     HasCatalog,
     HasPublishing,
@@ -87,6 +91,27 @@ _PAUSE_SECONDS: Final = 0.5
 
 _LOOK_SECONDS: Final = 0.05
 """How soon a wait notices its end. Chosen arbitrarily, too short for a user to notice."""
+
+
+class CommittedDefinitions(Protocol):
+    """The definitions of a transaction that writes tables, too."""
+
+    def makes(self, location: str) -> bool:
+        """Whether the transaction has made the table of a location."""
+        ...
+
+    def drops(self, location: str) -> bool:
+        """Whether the transaction has dropped the table of a location."""
+        ...
+
+    def commit(self, number: int | None, tables: Sequence[TableChange]) -> None:
+        """Commit the definitions, and with them the intent ``number`` for the tables."""
+        ...
+
+    @property
+    def committed(self) -> bool:
+        """Whether the commit is made."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,8 +180,9 @@ def commit_tables(
     check: Check = lambda: None,
     metadata: CommitRemarks = _NOTHING,
     settled: Callable[[], AbstractContextManager[None]] = nullcontext,
+    definitions: CommittedDefinitions | None = None,
 ) -> None:
-    """Commit the changes of all tables, durably.
+    """Commit the changes of all tables, durably, and with them the ``definitions``.
 
     40001 or 23505 if other transactions were faster. After these errors, or if ``check`` has ended
     the wait for the tables, nothing has happened. The first table's commit carries the messages,
@@ -174,14 +200,21 @@ def commit_tables(
             origin=metadata.origin,
             statements=metadata.statements,
         )
-        _commit(node, changes)
+        _commit(node, changes, definitions)
         for table in written:
             compact_if_due(node, table.table, own=1)
 
 
-def _commit(node: LocalCommits, changes: Sequence[TableChange]) -> None:
+def _commit(
+    node: LocalCommits,
+    changes: Sequence[TableChange],
+    definitions: CommittedDefinitions | None,
+) -> None:
     before = {change.location: change.read_version for change in changes}
     with node.snapshots.committing(before) as publish:
+        if definitions is not None:
+            _commit_defined(node, changes, definitions, publish)
+            return
         if len(changes) == 1 and changes[0].origin is None:
             commit_one(node, changes[0])
             publish(lambda: make_visible(node, changes))
@@ -196,6 +229,43 @@ def _commit(node: LocalCommits, changes: Sequence[TableChange]) -> None:
             lambda: node.catalog.publish_local({}, number=number, taken_back=True),
         )
         failpoint("local.published")
+
+
+def _commit_defined(
+    node: LocalCommits,
+    changes: Sequence[TableChange],
+    definitions: CommittedDefinitions,
+    publish: Publish,
+) -> None:
+    """Commit the changes and the definitions of one transaction.
+
+    The intent has a number, by which capture finds the commits of several tables, before the first
+    of them, and changes only once the definitions are committed. No statement begins in between,
+    which would see a new table without its rows."""
+    made = [change for change in changes if definitions.makes(change.location)]
+    number = None
+    if len(changes) > 1 or len(made) < len(changes) or changes[0].origin is not None:
+        number = node.catalog.begin_local_commit(())
+    name = None if number is None else str(number)
+
+    def decide() -> None:
+        definitions.commit(number, changes)
+        failpoint("local.defined")
+        if name is None:
+            make_visible(node, changes)
+            return
+        finish(node, changes, name, lambda: make_visible(node, changes, number), None)
+        failpoint("local.published")
+
+    try:
+        for change in made:
+            commit_one(node, change, name)
+        failpoint("local.made_tables_written")
+        publish(decide)
+    except BaseException:
+        if number is not None and not definitions.committed:
+            node.catalog.publish_local({}, number=number, taken_back=True)
+        raise
 
 
 def changes_of(
@@ -500,11 +570,11 @@ def finish(
     changes: Sequence[TableChange],
     name: str,
     publish: Callable[[], None],
-    take_back: Callable[[], None],
+    take_back: Callable[[], None] | None,
 ) -> None:
     """Commit and publish recorded changes; raises the first error if nothing has happened.
 
-    ``take_back`` removes the record."""
+    ``take_back`` removes the record; None if the transaction is committed already."""
     deadline = time.monotonic() + _FINISH_SECONDS
     repeats = False
     while True:
@@ -517,7 +587,11 @@ def finish(
             publish()
             return
         except Exception as error:
-            if not _begun(node, changes) and _is_taken_back(take_back):
+            if (
+                take_back is not None
+                and not _begun(node, changes)
+                and _is_taken_back(take_back)
+            ):
                 raise
             get_logger().error("retrying a commit", error=error)
             if time.monotonic() > deadline:

@@ -27,12 +27,14 @@ Around = Callable[["EngineParts"], AbstractContextManager[object]]
 
 @dataclass(frozen=True, slots=True)
 class BlockMark:
-    """The numbers of steps at a savepoint."""
+    """The numbers of steps and tables at a savepoint."""
 
-    before: int
-    under_lock: int
-    afterwards: int
-    undo: int
+    before: int = 0
+    under_lock: int = 0
+    afterwards: int = 0
+    undo: int = 0
+    made: int = 0
+    dropped: int = 0
 
 
 class OpenBlock:
@@ -45,6 +47,10 @@ class OpenBlock:
         """Entered before the commit, under the DDL lock."""
         self.afterwards: list[Callable[[EngineParts], None]] = []
         """Called once the commit is durable."""
+        self.made: list[str] = []
+        """Locations of tables that the block has made."""
+        self.dropped: list[str] = []
+        """Locations of tables that the block has dropped."""
         self._undo: list[Callable[[], None]] = []
         self._turns = ExitStack()
         self._kept: set[tuple[int, Hashable]] = set()
@@ -67,6 +73,8 @@ class OpenBlock:
             len(self.under_lock),
             len(self.afterwards),
             len(self._undo),
+            len(self.made),
+            len(self.dropped),
         )
 
     def back_to(self, mark: BlockMark) -> None:
@@ -74,6 +82,8 @@ class OpenBlock:
         del self.before[mark.before :]
         del self.under_lock[mark.under_lock :]
         del self.afterwards[mark.afterwards :]
+        del self.made[mark.made :]
+        del self.dropped[mark.dropped :]
         while len(self._undo) > mark.undo:
             self._undo.pop()()
 
@@ -84,7 +94,7 @@ class OpenBlock:
     def end(self) -> None:
         """Undo what has not been committed, and release the turns."""
         try:
-            self.back_to(BlockMark(0, 0, 0, 0))
+            self.back_to(BlockMark())
         finally:
             self._turns.close()
             self._kept.clear()

@@ -75,7 +75,7 @@ class TransactionSequences:
 
         ``copies``: returns the running copies into a table, by subscription and table; needs the
         table's locks. ``check``: called during a wait for a sequence, ends it by raising."""
-        self._catalog = catalog
+        self.catalog = catalog
         self._copies = copies
         self._check = check
         self._tables: dict[Oid, TableDef] = {}
@@ -84,6 +84,10 @@ class TransactionSequences:
         self._restarted: dict[Oid, Restarted] = {}
         self._taken: dict[Oid, int] = {}
         """Sequences whose values were taken, with their number of restarts before."""
+
+    def see(self, catalog: Catalog) -> None:
+        """Find sequences in ``catalog`` from now on."""
+        self.catalog = catalog
 
     @property
     def has_restarted(self) -> bool:
@@ -98,7 +102,7 @@ class TransactionSequences:
         ``until_the_commit`` is given if the TRUNCATE commits by itself: it gets the sequences'
         locks, so that nobody takes values before ``settled``."""
         owners = {table.oid: table for table in tables}
-        for sequence in self._catalog.sequences():
+        for sequence in self.catalog.sequences():
             if sequence.relid in owners:
                 if until_the_commit is not None:
                     lock = self.locks.of(sequence.oid)
@@ -106,7 +110,7 @@ class TransactionSequences:
                 self._tables[sequence.relid] = owners[sequence.relid]
                 earlier = self._restarted.get(sequence.oid)
                 last_value = (
-                    self._catalog.last_value(sequence.oid)
+                    self.catalog.last_value(sequence.oid)
                     if earlier is None
                     else earlier.replaced_value
                 )
@@ -117,7 +121,7 @@ class TransactionSequences:
         restarted = self._restarted.get(sequence.oid)
         if restarted is None:
             self._taken.setdefault(sequence.oid, self.locks.restarts[sequence.oid])
-            return self._catalog.next_values(sequence.oid, count)
+            return self.catalog.next_values(sequence.oid, count)
         first, last = sequence.behind(restarted.last, count)
         self._restarted[sequence.oid] = replace(restarted, last=last)
         return first
@@ -128,7 +132,7 @@ class TransactionSequences:
         if restarted is None:
             # Rows get these values before they are taken.
             self._taken.setdefault(sequence.oid, self.locks.restarts[sequence.oid])
-            return _next_ones(sequence, self._catalog.last_value(sequence.oid))
+            return _next_ones(sequence, self.catalog.last_value(sequence.oid))
         return _next_ones(sequence, restarted.last)
 
     def mark(self) -> dict[Oid, Restarted]:
@@ -157,7 +161,7 @@ class TransactionSequences:
             if self.locks.restarts[oid] != restarts:
                 raise _conflict("A sequence has been restarted since.")
         for oid, restarted in self._restarted.items():
-            if self._catalog.last_value(oid) != restarted.replaced_value:
+            if self.catalog.last_value(oid) != restarted.replaced_value:
                 raise _conflict(
                     f'Others have taken values of sequence "{restarted.sequence.name}".'
                 )
@@ -165,7 +169,7 @@ class TransactionSequences:
         if not self._restarted:
             return
         relids = {restarted.sequence.relid for restarted in self._restarted.values()}
-        self._catalog.restart_sequences(
+        self.catalog.restart_sequences(
             {oid: restarted.last for oid, restarted in self._restarted.items()},
             {copy for relid in relids for copy in self._copies(self._tables[relid])},
         )
@@ -205,13 +209,9 @@ class SessionSequences:
     """Values that a session has taken of sequences, for currval() and lastval()."""
 
     def __init__(
-        self,
-        catalog: Catalog,
-        locks: SequenceLocks,
-        transaction: Callable[[], TransactionSequences],
+        self, locks: SequenceLocks, transaction: Callable[[], TransactionSequences]
     ) -> None:
         """``transaction``: returns the session's present transaction."""
-        self.catalog = catalog
         self.locks = locks
         self.transaction = transaction
         self.forget()
@@ -265,7 +265,8 @@ class StatementSequences:
     def __call__(self, column: ColumnDef, count: int | None) -> SequenceRange:
         """Take values, as ``query.writes.NextValues`` specifies."""
         session = self._session
-        sequences = {sequence.oid: sequence for sequence in session.catalog.sequences()}
+        catalog = session.transaction().catalog
+        sequences = {sequence.oid: sequence for sequence in catalog.sequences()}
         assert column.sequence is not None
         sequence = sequences.get(column.sequence)
         if sequence is None:

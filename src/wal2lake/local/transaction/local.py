@@ -54,6 +54,7 @@ from wal2lake.lake.capture import (
 from wal2lake.lake.spark import Branch, place_of_branches
 from wal2lake.local.access import refuse_fed
 from wal2lake.local.commits.commit import (
+    CommittedDefinitions,
     WrittenTable,
     commit_plainly,
     commit_tables,
@@ -150,6 +151,8 @@ class LocalTransaction:
         self._origin = origin
         self.kind = kind
         self._node = node
+        self._view = node
+        """The node with the definitions of the transaction."""
         self._check = check
         self._name = uuid.uuid4().hex
         self._numbers = itertools.count(1)
@@ -182,6 +185,12 @@ class LocalTransaction:
     def xid(self) -> int:
         """Return the low 32 bits of ``number``, which logs and rows have."""
         return xid_of(self.number())
+
+    def see(self, view: LocalCommits) -> None:
+        """Find tables and sequences in ``view`` from now on, with what the transaction defines."""
+        if self._view is not view:
+            self._view = view
+            self.sequences.see(view.catalog)
 
     @property
     def has_written(self) -> bool:
@@ -230,8 +239,8 @@ class LocalTransaction:
 
         ``repeatable``: the snapshot of the first statement."""
         if self._snapshot is None or not repeatable:
-            node = self._node
-            self._snapshot = node.snapshots.take(node.catalog, node.tables)
+            view = self._view
+            self._snapshot = view.snapshots.take(view.catalog, view.tables)
         return self._snapshot
 
     def use(self, snapshot: Snapshot) -> None:
@@ -240,7 +249,7 @@ class LocalTransaction:
 
     def ref(self, table: TableDef, snapshot: Snapshot) -> TableRef:
         """Resolve a table for a statement with that snapshot."""
-        catalog = self._node.catalog
+        catalog = self._view.catalog
         branched = self._branches.get(table.storage)
         if branched is not None:
             table = catalog.table_at(table, branched.branch.base)
@@ -261,7 +270,7 @@ class LocalTransaction:
     ) -> list[TableDef]:
         """Return the tables as a statement has to write them: on branches, or directly."""
         for table in tables:
-            refuse_fed(self._node.catalog, table, f'change table "{table.name}"')
+            refuse_fed(self._view.catalog, table, f'change table "{table.name}"')
         alone = self.kind is TransactionKind.STATEMENT
         if alone:
             hold_tables(self._node, tables, self._locks, self._check)
@@ -483,7 +492,7 @@ class LocalTransaction:
     ) -> None:
         """Record a statement's changes, for subscribers that replay each statement."""
         self.number()
-        catalog, branch = self._node.catalog, branched.branch
+        catalog, branch = self._view.catalog, branched.branch
         # The log identifies a table by its storage.
         table = catalog.table_by_oid(branched.table.storage) or branched.table
         then = catalog.table_at(table, branch.base)
@@ -549,10 +558,15 @@ class LocalTransaction:
 
     # ---- the end of the transaction -------------------------------------------------
 
-    def commit(self, rendering: Rendering, job_group: str) -> None:
-        """Make the transaction durable and visible, or discard it."""
+    def commit(
+        self,
+        rendering: Rendering,
+        job_group: str,
+        definitions: CommittedDefinitions | None = None,
+    ) -> None:
+        """Make the transaction durable and visible with its definitions, or discard it."""
         try:
-            written = self._written()
+            written = self._written(definitions)
             messages, origin = (
                 decodable_messages(self._node, self._messages),
                 self._origin(),
@@ -563,10 +577,13 @@ class LocalTransaction:
                     tables = [*self._restarted.values(), *(w.table for w in written)]
                     hold_tables(self._node, tables, held, self._check)
                 if written:
-                    self._commit_tables(written, rendering, job_group, messages, origin)
+                    self._commit_tables(
+                        written, rendering, job_group, messages, origin, definitions
+                    )
                 else:
                     with self.sequences.settled():
-                        pass
+                        if definitions is not None:
+                            definitions.commit(None, ())
             if not written:
                 with recorded_statements(self._node, self._events) as statements:
                     if messages or statements:
@@ -585,6 +602,7 @@ class LocalTransaction:
         job_group: str,
         messages: Sequence[Emitted],
         origin: OriginMark | None,
+        definitions: CommittedDefinitions | None,
     ) -> None:
         with recorded_statements(self._node, self._events) as statements:
             metadata = CommitRemarks(
@@ -598,6 +616,7 @@ class LocalTransaction:
                 self._check,
                 metadata,
                 self.sequences.settled,
+                definitions,
             )
 
     def prepare(self, preparing: Preparing) -> None:
@@ -623,7 +642,9 @@ class LocalTransaction:
             self.rollback()
             self.assigned = None
 
-    def _written(self) -> list[WrittenTable]:
+    def _written(
+        self, definitions: CommittedDefinitions | None = None
+    ) -> list[WrittenTable]:
         # A TRUNCATE of an empty table counts as a write.
         return [
             WrittenTable(
@@ -639,6 +660,7 @@ class LocalTransaction:
             if branched.version > 0 or branched.truncated is not None
             if (change := self._node.branches.net_change(branched.branch)).actions
             or branched.truncated is not None
+            if definitions is None or not definitions.drops(branched.table.location)
         ]
 
     def rollback(self) -> None:
@@ -651,6 +673,7 @@ class LocalTransaction:
                 self._node.branches.drop(branched.branch)
             self._branches, self._marks, self._snapshot = {}, [], None
             self._events, self._restarted = [], {}
+            self._view = self._node
             self.sequences = self._sequences()
 
 

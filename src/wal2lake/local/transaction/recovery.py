@@ -5,7 +5,7 @@ writes.
 
 A commit whose intent is in the catalog is rolled forward: its files were durable before the intent.
 A prepared transaction stays prepared, unless its client got no confirmation. Branches belong to
-uncommitted transactions and are removed.
+uncommitted transactions and are removed, as are files of tables that only a block has known.
 
 Only writers outside the node can have changed a table meanwhile. If such a writer has changed the
 same files as the commit, the rest of the commit is impossible; the log reports that.
@@ -24,6 +24,7 @@ from wal2lake.local.commits.commit import (
     make_visible,
     on_newest,
 )
+from wal2lake.local.commits.pendingdeletes import sweep
 from wal2lake.local.concurrency.heldtables import name_of
 from wal2lake.local.ports import LocalCommits
 from wal2lake.local.transaction.local import scratch
@@ -46,6 +47,7 @@ def recover(node: LocalCommits) -> None:
         elif transaction.state is PreparedState.PREPARED:
             node.prepared.hold(transaction)
     node.branches.sweep(scratch(node))
+    sweep(node)
 
 
 def _finish(
