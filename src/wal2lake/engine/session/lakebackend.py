@@ -44,6 +44,7 @@ from wal2lake.engine.rows.returned import ReturnedRows
 from wal2lake.engine.session.blockdefinitions import BlockDefinitions
 from wal2lake.engine.session.constraintmodes import set_constraints
 from wal2lake.engine.session.copies import copy_outcome
+from wal2lake.engine.session.filledtables import create_as, places_in_query
 from wal2lake.engine.session.parametertypes import (
     bound_parameters,
     parameter_types,
@@ -91,6 +92,7 @@ from wal2lake.sql.grammar.statements import (
     OtherStatement,
     TruncateTable,
 )
+from wal2lake.sql.grammar.tableas import CreateTableAs
 from wal2lake.sql.query.changes.stored import SparkWrite
 from wal2lake.sql.query.results import Rendering, fields_of, plain_fields
 from wal2lake.sql.query.translate import (
@@ -180,6 +182,9 @@ class LakeBackend:
         """Parse a statement; errors about names come from ``fields`` or ``execute``."""
         statement = parse(sql)
         oids = stated_types(sql, statement, param_oids)
+        if isinstance(statement, CreateTableAs):
+            with places_in_query(statement):
+                oids = list(self.prepare(statement.query, oids).param_oids)
         route = QueryRoute.LAKE
         if isinstance(statement, OtherStatement) and statement.kind in _QUERIES:
             route = route_of(sql)
@@ -219,9 +224,12 @@ class LakeBackend:
         if isinstance(statement, TruncateTable):
             self._definitions.refuse_writes()
             return Outcome(self._truncate(caller, statement))
+        if isinstance(statement, CreateTableAs):
+            return Outcome(self._create_as(caller, prepared, statement, bound))
         # Earlier writes of the query string are committed first, as DDL cannot be rolled back.
         if not caller.in_block:
             self._commit_so_far()
+            caller = self._caller()
         if isinstance(statement, MaintenanceStatement):
             return maintain(self._node, caller, statement)
         self._refuse_in_read_only(command_name(prepared.sql))
@@ -257,6 +265,27 @@ class LakeBackend:
         self._transaction.see(self._definitions.view)
         self._transaction.number()
         return tag
+
+    def _create_as(
+        self,
+        caller: Caller,
+        prepared: _Statement,
+        statement: CreateTableAs,
+        bound: tuple[BoundParameter, ...],
+    ) -> str:
+        self._refuse_in_read_only(command_name(prepared.sql))
+        self._definitions.refuse_writes()
+        if self._transaction.kind is TransactionKind.STATEMENT:
+            # The table and its rows are committed together, not each with its statement.
+            self._transaction.kind = TransactionKind.PIPELINE
+        return create_as(
+            lambda: self._view,
+            caller,
+            statement,
+            lambda sql: self.prepare(sql, prepared.param_oids),
+            lambda made: self._define(caller, tables.create_table, made),
+            lambda sql: self._write(self._caller(), sql, bound, ()).tag,
+        )
 
     def begin(self, kind: TransactionKind) -> None:
         """Set the kind: an open implicit transaction becomes a block, or ends with what follows."""

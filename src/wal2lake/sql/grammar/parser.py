@@ -61,6 +61,7 @@ from wal2lake.sql.grammar.table import (
     drop_table,
     truncate,
 )
+from wal2lake.sql.grammar.tableas import CreateTableAs, select_into
 
 ParsedStatement = (
     Statement
@@ -68,6 +69,7 @@ ParsedStatement = (
     | AccessStatement
     | PublicationStatement
     | CopyTo
+    | CreateTableAs
     | VacuumTables
     | VerifyTables
     | RepairTables
@@ -278,7 +280,8 @@ def parse(text: str) -> ParsedStatement:
         word = _verb_behind_with(text)
     if word in _OTHER_COMMANDS:
         kind = _OTHER_COMMANDS[word]
-        return OtherStatement(kind, text, kind.value)
+        into = select_into(text) if kind is CommandKind.SELECT else None
+        return into or OtherStatement(kind, text, kind.value)
     if word in _UNSUPPORTED_COMMANDS:
         return OtherStatement(
             CommandKind.UNSUPPORTED, text, _UNSUPPORTED_COMMANDS[word]

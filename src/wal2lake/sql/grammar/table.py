@@ -63,6 +63,7 @@ from wal2lake.sql.grammar.statements import (
     SequenceClause,
     TruncateTable,
 )
+from wal2lake.sql.grammar.tableas import CreateTableAs, table_as
 
 _AFTER_TYPE: Final = frozenset(
     (
@@ -107,14 +108,12 @@ _REFUSED_TABLE_OPTIONS: Final = {
     "tablespace": "tablespaces",
     "using": "table access methods",
     "without": "WITHOUT OIDS",
-    "as": "CREATE TABLE AS",
     "of": "typed tables",
 }
 
 
 _SINGULAR: Final = (
     "COMPRESSION",
-    "CREATE TABLE AS",
     "INCLUDE",
     "INHERITS",
     "LIKE",
@@ -167,13 +166,18 @@ class TableClauses:
         self.key, self.key_name, self.key_deferral = columns, name, deferral
 
 
-def create_table(cursor: TokenCursor) -> CreateTable | CreatePartition:
-    """CREATE TABLE [IF NOT EXISTS] name ( ... ) [PARTITION BY ...], or
-    ... PARTITION OF parent DEFAULT."""
+def create_table(
+    cursor: TokenCursor,
+) -> CreateTable | CreatePartition | CreateTableAs:
+    """CREATE TABLE [IF NOT EXISTS] name ( ... ) [PARTITION BY ...],
+    ... PARTITION OF parent DEFAULT, or ... AS query."""
     if_not_exists = cursor.take("if", "not", "exists")
     table = TableClauses(cursor.qualified_name())
     if cursor.take("partition", "of"):
         return _partition(cursor, table.name, if_not_exists)
+    filled = table_as(cursor, table.name, if_not_exists=if_not_exists)
+    if filled is not None:
+        return filled
     _refuse_options(cursor)
     cursor.expect_mark("(")
     if not cursor.take_mark(")"):
