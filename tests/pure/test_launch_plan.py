@@ -90,16 +90,28 @@ def test_a_stopping_worker_is_not_started_a_second_time():
     assert plan([wanted(1, 3)], [told], {}, 10.5, POLICY).actions == ()
 
 
-def test_the_engine_comes_back_at_once_then_after_growing_pauses():
+def engine_pauses(policy: LaunchPolicy) -> list[float]:
+    """The pauses before the restarts of an engine that dies half a second after each start."""
     past: Past | None = None
     now, pauses = 0.0, []
     for _ in range(7):
         past = remember(Running(ENGINE, 0, now), past, now + 0.5)
         ended = now + 0.5
-        decided = plan([ENGINE_WANTED], [], {ENGINE: past}, ended, POLICY)
+        decided = plan([ENGINE_WANTED], [], {ENGINE: past}, ended, policy)
         now = ended if decided.actions else decided.wake_at or -1.0
         pauses.append(now - ended)
-    assert pauses == [*ENGINE_PAUSES_SECONDS, 5.0, 5.0]
+    return pauses
+
+
+def test_the_engine_comes_back_at_once_then_after_growing_pauses():
+    assert engine_pauses(POLICY) == [*ENGINE_PAUSES_SECONDS, 5.0, 5.0]
+    patient = replace(POLICY, retry_interval_seconds=60.0)
+    assert engine_pauses(patient) == engine_pauses(POLICY)
+
+
+def test_no_pause_of_the_engine_is_longer_than_the_retry_interval():
+    hasty = replace(POLICY, retry_interval_seconds=1.5)
+    assert engine_pauses(hasty) == [0.0, 1.0, *[1.5] * 5]
 
 
 def test_an_engine_that_lived_is_not_throttled_for_its_earlier_deaths():
@@ -226,5 +238,5 @@ def test_in_any_world_the_plan_is_safe_and_converges(steps):
     for which, generation, at in world.starts:
         before = last.get(which)
         if before is not None and before[0] == generation and which != ENGINE:
-            assert at - before[1] >= POLICY.receiver_interval_seconds - 1e-9
+            assert at - before[1] >= POLICY.retry_interval_seconds - 1e-9
         last[which] = (generation, at)

@@ -15,8 +15,8 @@ The rules are those of PostgreSQL's logical replication launcher:
 A receiver is due ``wal_retrieve_retry_interval`` after its last *start*: a receiver that ran for
 long is restarted at once, and one that fails at once is throttled. A new generation (ALTER
 SUBSCRIPTION) is never throttled. The engine is due at once after its first death, since every
-client waits for it. Later it is due after growing pauses, counted from its end. The web process
-follows the engine's rule.
+client waits for it. Later it is due after growing pauses, counted from its end; none is longer
+than ``wal_retrieve_retry_interval``. The web process follows the engine's rule.
 
 Sources: launcher.c, ApplyLauncherMain and logicalrep_worker_stop.
 """
@@ -102,7 +102,7 @@ class Past:
 class LaunchPolicy:
     """The settings that the plan depends on."""
 
-    receiver_interval_seconds: float
+    retry_interval_seconds: float
     """wal_retrieve_retry_interval, in seconds."""
     stop_timeout_seconds: Mapping[ChildRole, float]
     """Time from the request to stop to SIGKILL."""
@@ -199,11 +199,12 @@ def _due(worker: Desired, before: Past | None, policy: LaunchPolicy) -> float:
     if before is None or before.generation != worker.generation:
         return float("-inf")
     if worker.key.role is ChildRole.RECEIVER:
-        return before.started_at + policy.receiver_interval_seconds
+        return before.started_at + policy.retry_interval_seconds
     if before.failures == 0:
         return before.ended_at
     step = min(before.failures, len(ENGINE_PAUSES_SECONDS)) - 1
-    return before.ended_at + ENGINE_PAUSES_SECONDS[step]
+    pause = min(ENGINE_PAUSES_SECONDS[step], policy.retry_interval_seconds)
+    return before.ended_at + pause
 
 
 def remember(worker: Running, before: Past | None, now: float) -> Past:

@@ -149,7 +149,8 @@ class SubscriptionSettings:
 
     wal_retrieve_retry_interval_ms: int = setting(
         5_000,
-        "Time between two starts of a worker that keeps failing.",
+        "Time between two starts of a worker that keeps failing; also the longest pause before an"
+        " engine that keeps dying is started again, which is never more than 5 seconds.",
         minimum=1,
         maximum=_INT_MAX,
     )
