@@ -36,7 +36,7 @@ test: lint docs ## lint, docs, then all tests but the slow ones, fast layers fir
 	@$(LAYERED) -m "not slow" $(ARGS)
 
 test-all: lint docs ## lint, docs, then all tests
-	@$(LAYERED) $(ARGS)
+	@WAL2LAKE_ALL_EXAMPLES=1 $(LAYERED) $(ARGS)
 
 lint: $(READY) ## ruff, mypy --strict, the import contracts and the house rules
 	@$(PY) -m ruff check .

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 import structlog
 from hypothesis import settings as hypothesis_settings
+from tests.examples import examples
 from tests.older_postgres import PUBLISHERS, Unavailable, installation
 
 from wal2lake.changelog import files
@@ -35,7 +36,9 @@ from wal2lake.testing.waits import wait_until
 os.environ.setdefault(CHECK_LOCKS, "1")
 
 # A busy machine takes longer for an example: that says nothing about it.
-hypothesis_settings.register_profile("wal2lake", deadline=None)
+hypothesis_settings.register_profile(
+    "wal2lake", deadline=None, max_examples=examples(100)
+)
 hypothesis_settings.load_profile("wal2lake")
 
 LAYERS = ("postgres", "spark", "node", "faults")

@@ -12,6 +12,7 @@ from tempfile import TemporaryDirectory
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.examples import examples
 from tests.fakes.apply_world import Side, World, model
 from tests.fakes.publisher import Change, Transaction
 
@@ -199,7 +200,7 @@ def test_an_advanced_origin_is_where_paused_tables_stand(tmp_path: Path) -> None
 
 
 @settings(
-    max_examples=60,
+    max_examples=examples(60),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )

@@ -11,6 +11,7 @@ from tempfile import TemporaryDirectory
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.examples import examples
 from tests.fakes.apply_world import Side, World, model
 from tests.fakes.publisher import Change, Transaction
 
@@ -365,7 +366,9 @@ def transactions(rng: random.Random, count: int) -> list[Transaction]:
 
 
 @given(st.randoms(use_true_random=False), st.integers(1, 12))
-@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(
+    max_examples=examples(20), deadline=None, suppress_health_check=list(HealthCheck)
+)
 def test_whatever_fails_every_published_state_is_a_state_of_the_source(
     rng: random.Random, count: int
 ) -> None:

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.examples import examples
 from tests.fakes.columns_in_files import in_files
 
 from wal2lake.errors import ProtocolViolation, UsageError
@@ -268,7 +269,7 @@ def decodable() -> list[int]:
     return found
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 @given(st.sampled_from(decodable()), st.lists(st.binary(max_size=40), max_size=8))
 def test_any_bytes_are_a_value_or_a_located_failure(
     oid: int, values: list[bytes]

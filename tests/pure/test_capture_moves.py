@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.examples import examples
 
 from wal2lake.lake.capture.comparison import ComparisonMemory, RecordedUpdates, compare
 from wal2lake.lake.capture.moves import (
@@ -140,7 +141,7 @@ def transactions(
     return before, now, said, again
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(transactions())
 def test_a_subscriber_with_a_primary_key_can_apply_it(
     found: tuple[dict[int, str], dict[int, str], list[MovedKey], list[int]],
@@ -165,7 +166,7 @@ def test_a_subscriber_with_a_primary_key_can_apply_it(
     assert copy == {str(k).encode(): v.encode() for k, v in now.items()}
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.data())
 def test_rows_without_a_key_are_moved_as_a_whole(data: st.DataObject) -> None:
     row = st.tuples(st.sampled_from([b"1", b"2"]), st.sampled_from([b"a", b"b"]))

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.examples import examples
 
 from wal2lake.catalog import (
     Catalog,
@@ -507,7 +508,7 @@ def test_a_file_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
 NAMES = ("towns", "Towns", "lakes")
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     steps=st.lists(
         st.tuples(

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.examples import examples
 
 from wal2lake.changelog import files
 from wal2lake.changelog.confirmed import Confirmed, ConfirmedFile
@@ -35,7 +36,10 @@ def test_what_was_recorded_last_is_read_with_its_slot(tmp_path: Path) -> None:
     assert last(tmp_path) == Confirmed("a", Lsn(2**64 - 1))
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=examples(60),
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(writes=st.integers(1, 5), kept=st.integers(0, SECTOR), junk=st.booleans())
 def test_a_record_that_a_crash_tore_leaves_the_one_before(
     tmp_path: Path, writes: int, kept: int, junk: bool

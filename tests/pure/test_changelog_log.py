@@ -20,6 +20,7 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+from tests.examples import examples
 from tests.fakes.publisher import (
     Emitted,
     Event,
@@ -427,7 +428,7 @@ def test_any_order_of_events_keeps_every_confirmed_transaction() -> None:
     run_state_machine_as_test(
         Machine,
         settings=settings(
-            max_examples=60,
+            max_examples=examples(60),
             stateful_step_count=25,
             deadline=None,
             suppress_health_check=list(HealthCheck),

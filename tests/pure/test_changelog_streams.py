@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.examples import examples
 from tests.fakes.publisher import Change, content, gulp
 from tests.fakes.streaming import Item, Running, Source
 
@@ -225,7 +226,9 @@ def play(script: Sequence[Step]) -> None:
         world.finish()
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(
+    max_examples=examples(60), deadline=None, suppress_health_check=list(HealthCheck)
+)
 @given(steps)
 def test_any_order_of_blocks_savepoints_prepares_and_crashes_ends_as_the_model(
     script: list[Step],

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.examples import examples
 from tests.pure.test_compaction import Table
 
 from wal2lake.lake.compaction import clustered
@@ -139,7 +140,7 @@ def test_rows_come_in_the_order_of_one_column_or_near_each_other_by_several() ->
     assert order_of(skewed).tolist() == list(range(64))[::-1]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(data=st.data())
 def test_the_same_rows_in_ranges_whatever_goes_meanwhile(
     data: st.DataObject, tmp_path_factory: pytest.TempPathFactory

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.examples import examples
 
 from wal2lake.catalog.mapped.committimes import (
     GROUPS,
@@ -145,7 +146,7 @@ def test_there_is_nothing_to_read_before_a_writer(tmp_path: Path) -> None:
     reader.close()
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.data())
 def test_a_damaged_file_is_emptied_or_ascends(data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory() as name:

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.examples import examples
 
 from wal2lake.lake.compaction.compactor import Compactor
 from wal2lake.lake.compaction.rewrite import (
@@ -132,7 +133,7 @@ class Table:
         return sorted(n for part in found for n in part.column(0).to_pylist())
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(data=st.data(), key=st.sampled_from([(0,), ()]))
 def test_what_goes_while_it_is_written_is_gone(
     data: st.DataObject, key: tuple[int, ...], tmp_path_factory: pytest.TempPathFactory

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.examples import examples
 from tests.fakes.histories import FIELDS, UNTRUSTED, shape_of
 from tests.fakes.stored_table import StoredTable
 from tests.pure.test_upsert import ARROW, staged_tables
@@ -214,7 +215,7 @@ class Model:
 
 
 @settings(
-    max_examples=60,
+    max_examples=examples(60),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

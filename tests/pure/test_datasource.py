@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.examples import examples
 from tests.fakes.publisher import Change, Transaction, gulps, inserts
 
 from wal2lake.changelog import LogReader, Retention
@@ -64,7 +65,7 @@ def whole(reader: LogReader) -> tuple[LogPosition, LogPosition]:
     return starting_position(reader, "earliest"), starting_position(reader, "latest")
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(
     sizes=st.lists(st.lists(st.integers(1, 7), min_size=1, max_size=4), max_size=6),
     limit=st.integers(1, 12),

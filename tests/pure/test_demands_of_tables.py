@@ -19,6 +19,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from tests.examples import examples
 from tests.fakes.histories import TRUSTED, shape_of
 from tests.pure.test_upsert import Table, staged_tables
 
@@ -42,7 +43,7 @@ from wal2lake.testing.rowmodel import (
 pytestmark = pytest.mark.usefixtures("no_fsync")
 
 some = settings(
-    max_examples=12,
+    max_examples=examples(12),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

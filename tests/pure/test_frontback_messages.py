@@ -8,6 +8,7 @@ from typing import TypeVar
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.examples import examples
 
 from wal2lake.errors import ProtocolViolation
 from wal2lake.wire.frontback import (
@@ -210,7 +211,7 @@ def test_a_backend_reader_finds_the_messages_however_the_bytes_are_cut(messages,
     assert found == messages
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.binary(max_size=200))
 def test_arbitrary_bytes_at_the_start_are_a_packet_or_a_violation(data):
     reader = FrontendReader()
@@ -233,7 +234,7 @@ frame_like = st.builds(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.lists(frame_like | st.binary(max_size=9), max_size=4).map(b"".join))
 def test_arbitrary_frames_are_messages_or_violations_of_both_readers(data):
     frontend, backend = FrontendReader(), BackendReader()

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from tests.examples import examples
 from tests.fakes.xids import Numbers
 
 from wal2lake.catalog import ColumnDef, TableDef
@@ -231,7 +232,7 @@ OPTIONS: list[dict[str, str | None]] = [
 ]
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @example(
     # Two partitions are sent as one table: the first row of either comes behind its Relation.
     "root",
@@ -277,7 +278,7 @@ def test_pgoutput_writes_the_same(
 
 
 @pytest.mark.parametrize("plugin", [TestDecoding, Wal2Json])
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(TRANSACTIONS, st.integers(0, 8))
 def test_plugins_of_text_write_the_same(
     plugin: type[TestDecoding] | type[Wal2Json],

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.examples import examples
 from tests.fakes.publishing import PublishingNode
 
 from wal2lake.catalog import Catalog, HistoricDefinitions
@@ -74,7 +75,10 @@ def equal(found: HistoricDefinitions, wanted: HistoricDefinitions) -> bool:
 
 
 @given(STEPS)
-@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=examples(100),
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 def test_each_position_has_what_was_there(
     no_fsync: None, monkeypatch: pytest.MonkeyPatch, steps: list[Any]
 ) -> None:

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.examples import examples
 from tests.fakes.histories import FIELDS, TRUSTED, UNTRUSTED, shape_of
 from tests.pure import test_upsert as keyed
 from tests.pure import test_upsert_repeats as keyless
@@ -39,7 +40,7 @@ OPS = {"I": "insert", "U": "update", "D": "delete", "T": "truncate"}
 Change = tuple[str, int, int, tuple[Any, ...] | None, tuple[Any, ...] | None]
 
 slow_start = settings(
-    max_examples=25,
+    max_examples=examples(25),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

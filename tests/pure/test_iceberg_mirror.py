@@ -22,6 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyiceberg.table import StaticTable
 from structlog.testing import capture_logs
+from tests.examples import examples
 from tests.fakes.mirrored_table import COLUMNS, MirroredTable, Rows, now_ms
 from tests.fakes.objectstores import Server
 from tests.fakes.storeproxy import StoreProxy
@@ -95,7 +96,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(STEPS, st.sampled_from(FORMATS))
 def test_every_snapshot_shows_its_version(
     steps: list[tuple[str, int]], format_version: int

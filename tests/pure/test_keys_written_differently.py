@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.examples import examples
 from tests.fakes.histories import TRUSTED, UNTRUSTED
 from tests.fakes.spelled import (
     ARROW,
@@ -39,7 +40,7 @@ from wal2lake.testing.rowmodel import (
 )
 
 thorough = settings(
-    max_examples=15,
+    max_examples=examples(15),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.examples import examples
 
 from wal2lake.launch.plan import (
     ENGINE,
@@ -198,7 +199,7 @@ class World:
             self.past[which] = remember(gone, self.past.get(which), self.now)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(STEPS)
 def test_in_any_world_the_plan_is_safe_and_converges(steps):
     world = World()

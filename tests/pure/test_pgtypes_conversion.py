@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.examples import examples
 
 from wal2lake.errors import FeatureNotSupportedError, UsageError
 from wal2lake.pgtypes import (
@@ -101,7 +102,7 @@ TYPES: dict[str, st.SearchStrategy[Any]] = {
 
 
 @pytest.mark.parametrize("type_name", TYPES)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(data=st.data())
 def test_values_survive_text_binary_and_arrays(
     type_name: str, data: st.DataObject
@@ -251,7 +252,7 @@ def test_messages_do_not_contain_the_value() -> None:
 
 
 @pytest.mark.parametrize("type_name", [*TYPES, "integer[]", "text[]", "timestamptz[]"])
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(data=st.data())
 def test_no_bytes_make_a_conversion_fail_as_a_whole(
     type_name: str, data: st.DataObject
@@ -702,7 +703,7 @@ def test_a_number_of_too_many_digits_is_refused_and_not_cut_to_128_bits(
     assert [f.sqlstate for f in found.failures] == ["22003"]
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 @given(
     st.sampled_from([(38, 10), (38, 0), (38, 38), (38, 37), (20, 5), (10, 2)]),
     st.text("0123456789", min_size=1, max_size=60),

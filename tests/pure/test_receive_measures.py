@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
+from tests.examples import examples
 from tests.fakes.publisher import gulp, inserts, payloads, xlogdata
 from tests.fakes.receiver import Receiver
 from tests.fakes.streams import damaged, streams
@@ -69,7 +70,7 @@ def test_commits_are_found_in_any_stream(messages: list[bytes]) -> None:
     assert find_few(*gulp(messages)) == found
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.data())
 def test_malformed_messages_are_left_to_the_decoder(data: st.DataObject) -> None:
     messages = data.draw(damaged(data.draw(streams())))

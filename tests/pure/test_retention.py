@@ -22,6 +22,7 @@ from uuid import uuid4
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.examples import examples
 from tests.fakes.delta_log import WrittenTable
 from tests.fakes.objectstores import Server, environment_of
 from tests.fakes.pushed_table import AgedPlace, AgedStore, PushedFiles
@@ -304,7 +305,11 @@ HISTORY = given(
 )
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(
+    max_examples=examples(25),
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 @HISTORY
 def test_what_is_kept_reads_and_the_rest_goes(**history: Any) -> None:
     vacuum_of(None, **history)
@@ -314,7 +319,9 @@ def test_what_is_kept_in_a_store_reads_and_the_rest_goes(
     s3: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     @settings(
-        max_examples=6, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+        max_examples=examples(6),
+        deadline=None,
+        suppress_health_check=[HealthCheck.too_slow],
     )
     @HISTORY
     def run(**history: Any) -> None:

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.examples import examples
 from tests.fakes.histories import TRUSTED, shape_of
 from tests.fakes.stored_table import HeldChanges
 from tests.pure.test_upsert import Table, staged_tables
@@ -35,7 +36,7 @@ from wal2lake.testing.rowmodel import (
 pytestmark = pytest.mark.usefixtures("no_fsync")
 
 some = settings(
-    max_examples=30,
+    max_examples=examples(30),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
@@ -89,7 +90,7 @@ def test_runs_are_all_events_in_log_order(
         assert len(runs) > 1
 
 
-@settings(some, max_examples=8)
+@settings(some, max_examples=examples(8))
 @given(seed=st.integers(0, 2**32))
 def test_staged_files_mean_what_their_events_mean(tmp_path: Path, seed: int) -> None:
     """Files of several tasks, each with the columns that its events need."""

@@ -14,6 +14,7 @@ import sqlalchemy
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from psycopg.rows import dict_row
+from tests.examples import examples
 from tests.fakes.door import PASSWORD, RawClient, open_door
 
 from wal2lake.door import AuthMethod
@@ -287,7 +288,7 @@ def shared_door():
 
 
 @settings(
-    max_examples=150,
+    max_examples=examples(150),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
@@ -303,7 +304,7 @@ def test_whatever_a_client_sends_the_session_answers_to_its_end(shared_door, dat
     )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(data=st.binary(max_size=300))
 def test_arbitrary_bytes_after_the_login_end_in_an_orderly_way(shared_door, data):
     with RawClient(shared_door.port) as client:

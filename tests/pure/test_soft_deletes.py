@@ -16,6 +16,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.examples import examples
 from tests.fakes.histories import FIELDS, TRUSTED, UNTRUSTED, shape_of
 from tests.fakes.stored_table import StoredTable
 from tests.pure import test_upsert as keyed
@@ -61,7 +62,7 @@ BEFORE = 7
 """Time of deletions before the test's batches, seconds since 1970."""
 
 thorough = settings(
-    max_examples=12,
+    max_examples=examples(12),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

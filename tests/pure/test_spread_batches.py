@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.examples import examples
 from tests.fakes.histories import TRUSTED, UNTRUSTED, shape_of
 from tests.fakes.stored_table import HeldChanges
 from tests.pure.test_upsert import Table, staged_tables
@@ -44,7 +45,7 @@ A = TypeVar("A")
 R = TypeVar("R")
 
 some = settings(
-    max_examples=15,
+    max_examples=examples(15),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

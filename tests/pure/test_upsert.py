@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.examples import examples
 from tests.fakes.histories import FIELDS, TRUSTED, UNTRUSTED, moved, shape_of
 from tests.fakes.stored_table import StoredTable
 
@@ -66,7 +67,7 @@ RUNS = (1, 1, 2, 7)
 """Runs in which a batch is applied, at least: 1 if it fits into memory."""
 
 thorough = settings(
-    max_examples=25,
+    max_examples=examples(25),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
@@ -279,7 +280,7 @@ def test_an_update_that_finds_no_row_commits_nothing(tmp_path: Path) -> None:
     assert not upsert.changes_table
 
 
-@settings(thorough, max_examples=8)
+@settings(thorough, max_examples=examples(8))
 @given(seed=st.integers(0, 2**32))
 def test_a_table_without_deletion_vectors_gets_none(tmp_path: Path, seed: int) -> None:
     shape = HistoryShape(20, 6, missing=True)

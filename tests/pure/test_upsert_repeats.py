@@ -18,6 +18,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.examples import examples
 from tests.fakes.stored_table import StoredTable
 
 from wal2lake.lake.port import FieldSpec
@@ -156,7 +157,7 @@ start = st.lists(st.tuples(rows_of, st.sampled_from([None, "mine"])), max_size=1
 
 
 @settings(
-    max_examples=40,
+    max_examples=examples(40),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

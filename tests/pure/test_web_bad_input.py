@@ -13,6 +13,7 @@ from http.client import HTTPException
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.examples import examples
 from tests.fakes.web import WebProcess
 
 from wal2lake.testing.waits import wait_until
@@ -94,7 +95,10 @@ TOKENS = st.sampled_from(
 """Pieces of requests, and first bytes of other protocols."""
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=examples(60),
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(st.lists(st.one_of(TOKENS, st.binary(max_size=64)), max_size=14))
 def test_whatever_is_sent_the_process_goes_on(web, pieces):
     answer = send(web, b"".join(pieces))

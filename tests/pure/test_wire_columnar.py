@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.examples import examples
 from tests.fakes import streams as ws
 from tests.fakes.publisher import Gulp, gulp, xlogdata
 
@@ -211,7 +212,7 @@ def _cut(data: bytes, lengths: Any) -> list[bytes]:
 
 
 @given(st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_columnar_decoding_equals_the_scalar_model(data: st.DataObject) -> None:
     payloads = data.draw(ws.streams())
     skip_below = data.draw(st.sampled_from((0, 0, 0, 2**39, 2**40 + 100)))
@@ -231,7 +232,7 @@ def test_columnar_decoding_equals_the_scalar_model(data: st.DataObject) -> None:
 
 
 @given(st.data())
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=examples(250), deadline=None)
 def test_damaged_streams_decode_as_the_scalar_reader_says_or_not_at_all(
     data: st.DataObject,
 ) -> None:

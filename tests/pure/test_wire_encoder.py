@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.examples import examples
 from tests.fakes import streams as ws
 from tests.fakes.publisher import gulp, relation, xlogdata
 
@@ -78,7 +79,7 @@ def _narrowed(row: Row, columns: Sequence[int], xid: Xid | None) -> Row:
 
 
 @given(st.data())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_rows_are_written_as_the_scalar_writers_write_them(data: st.DataObject) -> None:
     described = data.draw(ws._relation(Oid(data.draw(st.sampled_from((5, 2**32 - 1))))))
     sent = data.draw(st.lists(ws._row(described), min_size=1, max_size=12))
@@ -163,7 +164,7 @@ def _said(
 
 
 @given(st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_a_stream_is_woven_again_as_it_came(data: st.DataObject) -> None:
     payloads = data.draw(ws.streams())
     while payloads and payloads[-1][25:26] != b"C":

@@ -10,6 +10,7 @@ import string
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.examples import examples
 
 from wal2lake.errors import InternalError, UsageError
 from wal2lake.model import Lsn
@@ -256,7 +257,7 @@ _words = (
         "READ_REPLICATION_SLOT", "TIMELINE_HISTORY", "IDENTIFY_SYSTEM"))),
     st.lists(st.sampled_from(_words) | st.text(string.printable, max_size=3), max_size=9),
 )  # fmt: skip
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 def test_nothing_but_our_errors_comes_out(first: str, rest: list[str]) -> None:
     text = " ".join((first, *rest))
     assert is_replication_command(text)

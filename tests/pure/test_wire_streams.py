@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.examples import examples
 from tests.fakes import streams as ws
 from tests.fakes.publisher import gulp, xlogdata
 from tests.fakes.streaming import Source
@@ -268,7 +269,7 @@ def test_a_broken_rule_is_named_and_leaves_the_state_of_before(
     assert "XLogData at 0/5" in str(caught.value.context)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(ws.streams(), st.data())
 def test_without_streams_it_is_the_decoder(
     payloads: list[bytes], data: st.DataObject
@@ -286,7 +287,7 @@ def test_without_streams_it_is_the_decoder(
             assert a.relation == b.relation and a.batch.equals(b.batch)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(st.data())
 def test_any_damage_is_a_violation_or_other_events_and_never_another_error(
     data: st.DataObject,
