@@ -77,3 +77,41 @@ def test_the_command_is_not_shown(tmp_path: Path) -> None:
     after = read(tmp_path, 'credentials_command = "echo secret"')
     (change,) = changes(before, after)
     assert (change.value, change.secret, change.restart) == (None, True, False)
+
+
+def iceberg(directory: Path, text: str) -> Settings:
+    (directory / "wal2lake.toml").write_text(f"[iceberg.catalog]\n{text}\n")
+    return load(directory, {})
+
+
+def test_an_iceberg_catalog_says_what_it_needs(tmp_path: Path) -> None:
+    assert iceberg(tmp_path, "").iceberg_catalog.target == ""
+    with pytest.raises(ConfigurationError) as caught:
+        iceberg(tmp_path, 'type = "sql"\nuri = "sqlite:////x"')
+    assert caught.value.hint == 'Set "name" of [iceberg.catalog], or "type" to none.'
+    with pytest.raises(ConfigurationError) as caught:
+        iceberg(tmp_path, 'type = "rest"\nuri = "thrift://h"')
+    assert (
+        caught.value.hint == "For the catalog rest it begins with http:// or https://."
+    )
+
+
+def test_an_iceberg_catalog_has_one_kind_of_credentials(tmp_path: Path) -> None:
+    begins = 'type = "rest"\nuri = "http://h"\n'
+    text = begins + 'token = "a"\ncredentials_command = "b"'
+    with pytest.raises(ConfigurationError) as caught:
+        iceberg(tmp_path, text)
+    assert caught.value.hint == "Remove one of the two from [iceberg.catalog]."
+    with pytest.raises(ConfigurationError) as caught:
+        iceberg(tmp_path, begins + 'token = "a"\ncredential = "id:secret"')
+    assert (
+        caught.value.hint == "Remove all but one of the three from [iceberg.catalog]."
+    )
+    with pytest.raises(ConfigurationError) as caught:
+        iceberg(tmp_path, begins + 'credential = "secret"')
+    assert (
+        caught.value.hint == "It is the id, a colon and the secret of an OAuth client."
+    )
+    assert "secret" not in caught.value.message
+    settings = iceberg(tmp_path, begins + 'credential = "id:secret"')
+    assert settings.iceberg_catalog.shown == "rest at http://h"

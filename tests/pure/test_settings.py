@@ -45,16 +45,40 @@ def test_the_default_file_shows_every_setting_with_its_unit_and_default():
     text = render_default_toml()
     uncommented = re.sub(r"^# (\w+ = )", r"\1", text, flags=re.MULTILINE)
     shown = {}
-    for section, table in tomllib.loads(uncommented).items():
+    document = tomllib.loads(uncommented)
+    document["iceberg.catalog"] = document["iceberg"].pop("catalog")
+    for section, table in document.items():
         shown.update({f"{section}.{key}": value for key, value in table.items()})
     tables = {"spark.conf", "iceberg.reader_properties"}
     assert set(shown) == set(parameter_names()) - tables
     defaults = Settings(directory=Path("/"))
     for name, value in shown.items():
-        section, _, key = name.partition(".")
-        assert getattr(getattr(defaults, section), key) == value
+        section, _, key = name.rpartition(".")
+        assert getattr(defaults.section(section), key) == value
     assert all(f"# [{name}]" in text for name in tables)
     assert "(milliseconds, 1 to 2147483647, default 250)" in text.replace("\n# ", " ")
+
+
+def test_a_section_in_a_section_is_read_from_every_source(tmp_path):
+    text = '[iceberg]\ninterval_ms = 2000\n[iceberg.catalog]\nprefix = "lake_"\n'
+    environ = {
+        "WAL2LAKE_ICEBERG_CATALOG_TYPE": "glue",
+        "WAL2LAKE_ICEBERG_FORMAT_VERSION": "2",
+    }
+    overrides = {"iceberg.catalog.region": "eu-central-1"}
+    settings = load(write(tmp_path, text), environ, overrides)
+    assert (settings.iceberg.interval_ms, settings.iceberg.format_version) == (2000, 2)
+    catalog = settings.iceberg_catalog
+    assert catalog.target == "glue||eu-central-1||lake_"
+    (change,) = changes(settings, load(write(tmp_path, ""), environ, overrides))[1:]
+    assert change.name == "iceberg.catalog.prefix"
+
+
+def test_an_unknown_setting_of_a_section_in_a_section_is_refused(tmp_path):
+    error = refused(write(tmp_path, "[iceberg.catalog]\nurl = 'x'\n"))
+    assert '"iceberg.catalog.url"' in error.message
+    assert error.hint is not None
+    assert 'Perhaps you meant "iceberg.catalog.uri"' in error.hint
 
 
 def test_every_setting_has_a_sentence_and_a_range_that_holds_its_default():

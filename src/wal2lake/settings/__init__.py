@@ -7,7 +7,7 @@ catalog.
 """
 
 from wal2lake.settings.addresses import ListenAddress, parse_web_listen
-from wal2lake.settings.catalogs import CatalogSettings
+from wal2lake.settings.catalogs import CatalogSettings, IcebergCatalogSettings
 from wal2lake.settings.changelog import LogSettings
 from wal2lake.settings.loading import (
     FILE_NAME,
@@ -39,6 +39,7 @@ __all__ = [
     "PUBLISHER_LOG",
     "ApplySettings",
     "CatalogSettings",
+    "IcebergCatalogSettings",
     "IcebergSettings",
     "LakeSettings",
     "ListenAddress",

@@ -22,11 +22,11 @@ from typing import Any, Final
 
 from wal2lake.errors import ConfigurationError, reason_of
 from wal2lake.settings.addresses import check_web_listen
-from wal2lake.settings.catalogs import check_catalog
+from wal2lake.settings.catalogs import check_catalog, check_iceberg_catalog
 from wal2lake.settings.logstore import check_log_store
 from wal2lake.settings.objectstore import check_store
 from wal2lake.settings.places import file_url_path
-from wal2lake.settings.sections import SECTIONS, Settings
+from wal2lake.settings.sections import SECTIONS, Settings, attribute_of
 
 FILE_NAME: Final = "wal2lake.toml"
 
@@ -62,7 +62,7 @@ def load(
     sourced.update(_from_file(directory / FILE_NAME))
     sourced.update(_from_environment(environ))
     for name, text in (overrides or {}).items():
-        section, _, key = name.partition(".")
+        section, _, key = name.rpartition(".")
         source = "the command line"
         _check_name(section, key, name, source)
         _check_command_line(section, key, name)
@@ -74,12 +74,13 @@ def load(
             for f in fields(kind)
             if (section, f.name) in sourced
         }
-        sections[section] = kind(**values)
+        sections[attribute_of(section)] = kind(**values)
     settings = Settings(directory=directory.absolute(), **sections)
     _check_places(settings)
     check_log_store(settings)
     check_store(settings.store, settings.warehouse)
     check_catalog(settings.catalog)
+    check_iceberg_catalog(settings.iceberg_catalog)
     check_web_listen(settings.web.listen, ssl=settings.node.ssl)
     return settings
 
@@ -134,8 +135,8 @@ def changes(before: Settings, after: Settings) -> list[SettingChange]:
     """Return each setting whose value differs."""
     changed = []
     for section, f in _all_fields():
-        old = getattr(getattr(before, section), f.name)
-        new = getattr(getattr(after, section), f.name)
+        old = getattr(before.section(section), f.name)
+        new = getattr(after.section(section), f.name)
         if old != new:
             changed.append(
                 SettingChange(
@@ -153,12 +154,15 @@ def fixed_at_start(settings: Settings) -> dict[str, str]:
     """Return the settings that a reload does not change, as environment variables. Processes
     that start later get these values even if the file has changed by then."""
     return {
-        f"{_PREFIX}{section}_{f.name}".upper(): _shown(
-            getattr(getattr(settings, section), f.name)
-        )
+        _variable(section, f.name): _shown(getattr(settings.section(section), f.name))
         for section, f in _all_fields()
         if f.metadata["restart"]
     }
+
+
+def _variable(section: str, key: str) -> str:
+    """Return the environment variable of a setting."""
+    return f"{_PREFIX}{attribute_of(section)}_{key}".upper()
 
 
 def _shown(value: object) -> str:
@@ -211,10 +215,23 @@ def _from_file(path: Path) -> dict[tuple[str, str], _SourcedValue]:
                 f'unrecognized section "{section}" in {source}',
                 hint=_suggest(section, list(SECTIONS), "The sections are"),
             )
-        for key, value in table.items():
-            _check_name(section, key, f"{section}.{key}", source)
-            sourced[section, key] = _SourcedValue(value, source, False)
+        for name, key, value in _settings_of(section, table):
+            _check_name(name, key, f"{name}.{key}", source)
+            sourced[name, key] = _SourcedValue(value, source, False)
     return sourced
+
+
+def _settings_of(
+    section: str, table: Mapping[str, object]
+) -> Iterator[tuple[str, str, object]]:
+    """Yield section, name and value of what a table of the file has, tables in it that are
+    sections of their own included."""
+    for key, value in table.items():
+        inner = f"{section}.{key}"
+        if inner in SECTIONS and isinstance(value, dict):
+            yield from _settings_of(inner, value)
+        else:
+            yield section, key, value
 
 
 def _line_of(error: ValueError | RecursionError) -> str:
@@ -230,10 +247,14 @@ def _from_environment(
     for variable, text in environ.items():
         if not variable.startswith(_PREFIX):
             continue
-        section, separator, key = variable.removeprefix(_PREFIX).lower().partition("_")
+        name = variable.removeprefix(_PREFIX).lower()
+        # The longest one: a section may have sections of its own.
+        begins = [s for s in SECTIONS if name.startswith(f"{attribute_of(s)}_")]
         # Variables that are no settings (WAL2LAKE_FAILPOINTS ...) have no section.
-        if section not in SECTIONS or not separator:
+        if not begins:
             continue
+        section = max(begins, key=len)
+        key = name.removeprefix(f"{attribute_of(section)}_")
         source = f"environment variable {variable}"
         _check_name(section, key, f"{section}.{key}", source)
         sourced[section, key] = _SourcedValue(text, source, True)
@@ -257,7 +278,7 @@ def _check_command_line(section: str, key: str, name: str) -> None:
     """Raise ConfigurationError if a command line may not have the setting."""
     kind = SECTIONS[section]
     if any(f.name == key and not f.metadata["command_line"] for f in fields(kind)):
-        variable = f"{_PREFIX}{section}_{key}".upper()
+        variable = _variable(section, key)
         raise ConfigurationError(
             f'parameter "{name}" cannot be set on the command line',
             detail="Every user of this machine can read the command lines of processes.",

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-from wal2lake.settings.catalogs import CatalogSettings
+from wal2lake.settings.catalogs import CatalogSettings, IcebergCatalogSettings
 from wal2lake.settings.changelog import LogSettings
 from wal2lake.settings.declaration import setting
 from wal2lake.settings.objectstore import StoreSettings, azure_url
@@ -521,6 +521,9 @@ class Settings:
     lake: LakeSettings = LakeSettings()
     store: StoreSettings = field(default_factory=StoreSettings)
     iceberg: IcebergSettings = field(default_factory=IcebergSettings)
+    iceberg_catalog: IcebergCatalogSettings = field(
+        default_factory=IcebergCatalogSettings
+    )
     catalog: CatalogSettings = field(default_factory=CatalogSettings)
     verify: VerifySettings = VerifySettings()
     alerts: AlertSettings = AlertSettings()
@@ -601,6 +604,20 @@ class Settings:
         """File with what is registered in the catalog of others."""
         return self.directory / "registered.json"
 
+    @property
+    def iceberg_registered_file(self) -> Path:
+        """File with what is registered in the Iceberg catalog of others."""
+        return self.directory / "iceberg-registered.json"
+
+    def section(self, name: str) -> Any:
+        """Return a section by its name in the file."""
+        return getattr(self, attribute_of(name))
+
+
+def attribute_of(section: str) -> str:
+    """Return the attribute that has a section."""
+    return section.replace(".", "_")
+
 
 SECTIONS: Final[Mapping[str, type[Any]]] = MappingProxyType(
     {
@@ -611,6 +628,7 @@ SECTIONS: Final[Mapping[str, type[Any]]] = MappingProxyType(
         "apply": ApplySettings,
         "lake": LakeSettings,
         "iceberg": IcebergSettings,
+        "iceberg.catalog": IcebergCatalogSettings,
         "catalog": CatalogSettings,
         "verify": VerifySettings,
         "spark": SparkSettings,
