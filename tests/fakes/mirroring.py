@@ -12,7 +12,7 @@ from wal2lake.catalog import Catalog, Subscription, SubscriptionRel, TableDef
 from wal2lake.lake.iceberg import IcebergMirror
 from wal2lake.local.mirrors import MirrorWorker
 from wal2lake.model import Lsn, Oid, SyncState
-from wal2lake.settings import IcebergSettings
+from wal2lake.settings import IcebergCatalogSettings, IcebergSettings
 
 SUBID = Oid(20000)
 
@@ -42,7 +42,10 @@ class MirroringNode:
         self.synced: list[tuple[str, int, bool]] = []
         self.tables = self
         self.settings: Any = SimpleNamespace(
-            iceberg=IcebergSettings(), iceberg_directory=directory / "run" / "iceberg"
+            iceberg=IcebergSettings(),
+            iceberg_catalog=IcebergCatalogSettings(),
+            iceberg_registered_file=directory / "iceberg-registered.json",
+            iceberg_directory=directory / "run" / "iceberg",
         )
         self.restart()
 

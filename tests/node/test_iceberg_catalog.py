@@ -7,47 +7,23 @@ from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import pytest
 from pyiceberg.catalog.rest import RestCatalog
-from pyiceberg.exceptions import RESTError
 from tests.conftest import Database
+from tests.fakes.iceberg_readers import catalog_url, has_come, rest_catalog
+from tests.fakes.iceberg_rest import ICEBERG
 from tests.fakes.iceberg_spark import IcebergSpark
 from tests.node.conftest import create
 
-from wal2lake.lake.jars import Jar, JarSource, locate_jars
-from wal2lake.launch import read_web_status
+from wal2lake.lake.jars import JarSource, locate_jars
 from wal2lake.testing.mirror import Mirror
 from wal2lake.testing.node import Node
 from wal2lake.testing.waits import wait_until
 
-ICEBERG = Jar(
-    "org.apache.iceberg",
-    "iceberg-spark-runtime-4.1_2.13",
-    "1.12.0",
-    "3123c3798af642dd537230923548e013ef41cc28b6626e5225808cf5670a0f82",
-)
-
 Rows = Counter[tuple[str | None, ...]]
 
-
-def url(node: Node) -> str:
-    """Where the node's web process listens."""
-    status = wait_until(lambda: read_web_status(node.directory / "run"))
-    (first,) = status.urls
-    return f"http://127.0.0.1:{urlsplit(first).port}"
-
-
-def connect(node: Node, warehouse: str) -> RestCatalog:
-    """Return pyiceberg's catalog, as the role ``reader``."""
-    return RestCatalog(
-        "node",
-        uri=url(node),
-        warehouse=warehouse,
-        credential="reader:sesame",
-        **{"oauth2-server-uri": f"{url(node)}/v1/oauth/tokens"},
-    )
+READER = "reader:sesame"
 
 
 def rows(catalog: RestCatalog, table: str) -> Rows:
@@ -69,16 +45,6 @@ def at_node(node: Node, table: str, lsn: str) -> Rows:
 
 def total(content: Rows, column: int) -> int:
     return sum(int(row[column] or 0) * count for row, count in content.items())
-
-
-def comes(node: Node, name: str) -> bool:
-    """Whether a moment is there."""
-    try:
-        connect(node, name)
-    except RESTError as error:
-        assert "lies ahead" in str(error)
-        return False
-    return True
 
 
 @pytest.mark.slow
@@ -122,13 +88,13 @@ def test_engines_join_tables_as_they_were_at_one_lsn(
             )
             assert lsn is not None
             name = "lsn-" + lsn.replace("/", "-")
-            wait_until(partial(comes, node, name), timeout_seconds=60)
+            wait_until(partial(has_come, node, name, READER), timeout_seconds=60)
             positions.append((lsn, name))
-    catalog = connect(node, "latest")
+    catalog = rest_catalog(node, "latest", READER)
     assert catalog.list_tables("shop") == [("shop", "sold"), ("shop", "stock")]
     expected = {}
     for lsn, name in positions:
-        past = connect(node, name)
+        past = rest_catalog(node, name, READER)
         expected[name] = {
             table: at_node(node, table, lsn) for table in ("stock", "sold")
         }
@@ -137,7 +103,7 @@ def test_engines_join_tables_as_they_were_at_one_lsn(
     assert len({repr(sorted(one["stock"].items())) for one in expected.values()}) == 5
     jars = locate_jars(JarSource.from_environment(os.environ), os.environ, [ICEBERG])
     name, content = next(iter(expected.items()))
-    with IcebergSpark(tmp_path / "spark", jars, url(node), "reader:sesame") as spark:
+    with IcebergSpark(tmp_path / "spark", jars, catalog_url(node), READER) as spark:
         assert spark.rows(name, "select id, amount from shop.stock") == content["stock"]
         joined = (
             "select sum(a.amount), sum(b.amount), sum(a.amount + b.amount)"

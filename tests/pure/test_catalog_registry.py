@@ -36,7 +36,7 @@ from wal2lake.lake.catalogs import (
     entry_of,
     hive_type,
 )
-from wal2lake.local.catalogs import CatalogWorker
+from wal2lake.local.catalogs import CatalogWorker, WantedEntries
 from wal2lake.model import Oid
 from wal2lake.settings import CatalogSettings
 
@@ -125,7 +125,7 @@ class World:
     def start(self) -> None:
         """Begin with a new worker, as after a restart."""
         self.worker = CatalogWorker(
-            self,  # type: ignore[arg-type]
+            WantedEntries(self),  # type: ignore[arg-type]
             lambda settings: self.others,
             lambda: self.now,
         )

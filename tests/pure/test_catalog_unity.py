@@ -279,7 +279,7 @@ def test_an_old_token_is_replaced_before_a_table_is_refused(
     assert unity.find(entry("towns").name) is None
     server.token = "another"
     (tmp_path / "token").write_text("another")
-    monkeypatch.setattr("wal2lake.lake.catalogs.unity._TOKEN_SECONDS", 0.0)
+    monkeypatch.setattr("wal2lake.lake.catalogs.jsonservice._TOKEN_SECONDS", 0.0)
     assert unity.find(entry("towns").name) is None
 
 

@@ -195,7 +195,11 @@ class CatalogArchive:
                 (self._name(path), status.st_mtime_ns, status.st_size)
                 for path in self._files()
                 # Goes with the next image. The sweep at a start finds what an older one lacks.
-                if path != self._settings.registered_file
+                if path
+                not in (
+                    self._settings.registered_file,
+                    self._settings.iceberg_registered_file,
+                )
                 for status in [path.stat()]
             ]
         except OSError as error:

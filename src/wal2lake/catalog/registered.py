@@ -1,8 +1,9 @@
-"""The file that says what is registered in a catalog of others, beside the node's own catalog.
+"""The files that say what is registered in catalogs of others, beside the node's own catalog.
 
-    registered.json    {"target": ..., "tables": [{"schema": ..., "table": ..., ...}]}
+    registered.json            {"target": ..., "tables": [{"schema": ..., "table": ..., ...}]}
+    iceberg-registered.json    the same, of the mirrored tables
 
-The engine writes it, the whole file by a rename; every process of the node reads it, for the view
+The engine writes each, the whole file by a rename; every process of the node reads it, for the view
 and for problems. It outlives restarts because it has the names of entries whose tables are gone. If
 it is lost, the entries that exist are found by their marks, and only those of tables that were
 dropped meanwhile stay.
@@ -60,6 +61,9 @@ class RegisteredTable:
     error: str | None = None
     sqlstate: str | None = None
     hint: str | None = None
+    identities: tuple[str, ...] = ()
+    """Names by which the catalog's entry is known as that of this table: of an Iceberg table its
+    UUID and the folder of its metadata. Empty where entries have marks."""
 
     @property
     def qualified(self) -> str:
@@ -132,4 +136,10 @@ def write_registered(path: Path, content: RegisteredTables) -> None:
 
 
 def _table(entry: Mapping[str, Any]) -> RegisteredTable:
-    return RegisteredTable(**{**entry, "state": EntryState(entry["state"])})
+    return RegisteredTable(
+        **{
+            **entry,
+            "state": EntryState(entry["state"]),
+            "identities": tuple(entry.get("identities", ())),
+        }
+    )

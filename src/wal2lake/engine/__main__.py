@@ -33,7 +33,12 @@ from wal2lake.commands.subscription import (
     remove_orphans,
 )
 from wal2lake.door import Door, Entrance, Listener, ListenerSettings
-from wal2lake.engine.assembly import assemble, catalog_client, session_options
+from wal2lake.engine.assembly import (
+    assemble,
+    catalog_client,
+    iceberg_client,
+    session_options,
+)
 from wal2lake.engine.measuring import EngineMeasures
 from wal2lake.engine.publishing import PublisherHalf, in_force
 from wal2lake.engine.running import RunningEngine
@@ -63,7 +68,7 @@ from wal2lake.launch.children.child import (
 )
 from wal2lake.launch.wakeup import CHANGED, READY, notify
 from wal2lake.local.access import is_member, may_connect
-from wal2lake.local.catalogs import CatalogWorker
+from wal2lake.local.catalogs import CatalogWorker, MirroredEntries, WantedEntries
 from wal2lake.local.commits.prepared import finish_interrupted
 from wal2lake.local.mirrors import MirrorWorker
 from wal2lake.local.node import EngineParts
@@ -179,11 +184,16 @@ class _Engine:
         finish_interrupted(node)
         retention = RetentionWorker(node, Vacuum(node))
         retention.start()
-        mirrors = MirrorWorker(node)
+        mirrored = MirroredEntries(node)
+        iceberg = CatalogWorker(mirrored, partial(iceberg_client, spark))
+
+        mirrored.shown = iceberg.hurry
+        mirrors = MirrorWorker(node, mirrored.show)
         assembly.tables.register_background(mirrors)
         mirrors.start()
-        catalogs = CatalogWorker(node, partial(catalog_client, spark))
-        catalogs.start()
+        catalogs = CatalogWorker(WantedEntries(node), partial(catalog_client, spark))
+        for worker in (catalogs, iceberg):
+            worker.start()
         state = RunningEngine(assembly, publisher, self._listener)
         measures = EngineMeasures(
             self._telemetry,
@@ -214,9 +224,11 @@ class _Engine:
                 retention,
                 mirrors,
                 catalogs,
+                iceberg,
             ),
         )
-        catalogs.stop()
+        for worker in (catalogs, iceberg):
+            worker.stop()
         mirrors.stop()
         archive.stop()
         retention.stop()

@@ -22,6 +22,9 @@ from wal2lake.lake.catalogs import (
     CatalogOptions,
     ExternalCatalog,
     GlueCatalog,
+    IcebergForm,
+    RestIcebergCatalog,
+    SqlIcebergCatalog,
     UnityCatalog,
 )
 from wal2lake.lake.compaction import Compactor
@@ -47,7 +50,12 @@ from wal2lake.model import Oid
 from wal2lake.observe import KeyedLocks, LockRank, get_logger
 from wal2lake.observe.telemetry import Telemetry
 from wal2lake.pg import limit_connecting
-from wal2lake.settings import CatalogSettings, Settings, fixed_at_start
+from wal2lake.settings import (
+    CatalogSettings,
+    IcebergCatalogSettings,
+    Settings,
+    fixed_at_start,
+)
 from wal2lake.tablesync.worker import TableSync
 
 _NAMED_JARS: Final = 3
@@ -114,6 +122,22 @@ def catalog_client(spark: SparkSession, settings: CatalogSettings) -> ExternalCa
     if settings.type == "unity":
         return UnityCatalog(options)
     return GlueCatalog(options)
+
+
+def iceberg_client(
+    spark: SparkSession, settings: IcebergCatalogSettings
+) -> ExternalCatalog:
+    """Return the client of the Iceberg catalog that the settings name.
+
+    Raises FeatureNotSupportedError if a library is missing."""
+    options = CatalogOptions.of_iceberg(settings)
+    if settings.type == "hive":
+        return HiveCatalog(spark, options, IcebergForm())
+    if settings.type == "glue":
+        return GlueCatalog(options, IcebergForm())
+    if settings.type == "sql":
+        return SqlIcebergCatalog(options)
+    return RestIcebergCatalog(options)
 
 
 @dataclass(frozen=True, slots=True)

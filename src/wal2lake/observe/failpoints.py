@@ -53,6 +53,12 @@ NAMES: Final = frozenset(
         "lake.files_synced",
         "lake.committed",
         "lake.commit_synced",
+        # mirrors: a snapshot, a moment, an entry in a catalog
+        "mirror.written",
+        "mirror.committed",
+        "moment.recorded",
+        "catalog.noted",
+        "catalog.told",
         # apply: a batch
         "schemas.agreed",
         "apply.staged",

@@ -46,7 +46,7 @@ def entry_of(
     return CatalogEntry(
         schema,
         table,
-        EntryName(_name(prefix + schema), _name(table)),
+        EntryName(catalog_name(prefix + schema), catalog_name(table)),
         _url(location),
         tuple(EntryColumn(f.name, f.spark_ddl, f.nullable) for f in fields),
         {NODE: str(node), TABLE: f"{schema}.{table}"},
@@ -58,7 +58,8 @@ def hive_properties(entry: CatalogEntry) -> dict[str, str]:
     return {**_FORM, **entry.properties}
 
 
-def _name(text: str) -> str:
+def catalog_name(text: str) -> str:
+    """Return a name that every catalog takes."""
     return _OTHER.sub("_", text.lower())
 
 

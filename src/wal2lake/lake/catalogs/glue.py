@@ -4,6 +4,8 @@ Implements ``port.ExternalCatalog`` by boto3, which finds credentials as AWS's o
 unless a command prints them. boto3 is an optional dependency: a node without this catalog needs
 none of its 15 MB.
 
+Entries lead to Delta tables, or to metadata files of Iceberg tables (``forms``).
+
 An entry has all columns as plain ones and no partition keys, since partitions of a Delta table are
 in its log. UpdateTable names the version that was read, so what another program writes in between
 is not overwritten.
@@ -18,14 +20,9 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from wal2lake.errors import FeatureNotSupportedError, words_of
-from wal2lake.lake.catalogs.entries import NODE, hive_properties
-from wal2lake.lake.catalogs.options import (
-    CatalogOptions,
-    denied,
-    failed_command,
-    not_let_in,
-    unreachable,
-)
+from wal2lake.lake.catalogs.entries import NODE
+from wal2lake.lake.catalogs.forms import DELTA, EntryForm
+from wal2lake.lake.catalogs.options import CatalogOptions
 from wal2lake.lake.catalogs.port import (
     CatalogEntry,
     EntryChanged,
@@ -38,12 +35,6 @@ from wal2lake.lake.store.access.command import (
     CommandCredentials,
     CredentialsCommandFailed,
 )
-
-_STORAGE: Final = {
-    "InputFormat": "org.apache.hadoop.mapred.SequenceFileInputFormat",
-    "OutputFormat": "org.apache.hadoop.hive.ql.io.HiveSequenceFileOutputFormat",
-}
-"""Formats that Spark and Trino write for tables whose files Hive does not read itself."""
 
 _SERDE: Final = "org.apache.hadoop.hive.serde2.lazy.LazySimpleSerDe"
 
@@ -81,7 +72,7 @@ _ITS_OWN: Final = (
 class GlueCatalog:
     """AWS Glue, or a server that speaks its protocol."""
 
-    def __init__(self, options: CatalogOptions) -> None:
+    def __init__(self, options: CatalogOptions, form: EntryForm = DELTA) -> None:
         """Connect to nothing yet. FeatureNotSupportedError (0A000) if boto3 is missing."""
         try:
             import boto3
@@ -95,6 +86,7 @@ class GlueCatalog:
         self._boto3: Any = boto3
         self._failures: Any = botocore.exceptions
         self._options = options
+        self._form = form
         self._config = botocore.config.Config(
             connect_timeout=options.timeout_seconds,
             read_timeout=options.timeout_seconds,
@@ -115,7 +107,7 @@ class GlueCatalog:
             return None
         table = answer["Table"]
         storage = table.get("StorageDescriptor") or {}
-        return FoundEntry(
+        return self._form.existing(
             storage.get("Location", ""),
             tuple(
                 (column["Name"], column.get("Type", ""))
@@ -127,18 +119,14 @@ class GlueCatalog:
 
     def shows(self, existing: FoundEntry, entry: CatalogEntry) -> bool:
         """Whether the existing entry matches ``entry``."""
-        return (
-            existing.location == entry.location
-            and existing.columns == _columns(entry)
-            and hive_properties(entry).items() <= existing.properties.items()
-        )
+        return self._form.shows(existing, entry, _columns(entry))
 
     def create(self, entry: CatalogEntry) -> None:
         """Make an entry that does not exist, and its database if that does not exist either."""
         database = {"Name": entry.name.database, "Parameters": _mark(entry)}
         wanted = {
             "DatabaseName": entry.name.database,
-            "TableInput": _table_input(entry, {}),
+            "TableInput": _table_input(entry, {}, self._form),
         }
         if self._call("create_table", _NOT_FOUND, **wanted) is not None:
             return
@@ -152,7 +140,7 @@ class GlueCatalog:
         self._call(
             "update_table",
             DatabaseName=entry.name.database,
-            TableInput=_table_input(entry, before),
+            TableInput=_table_input(entry, before, self._form),
             SkipArchive=True,
             **({} if version is None else {"VersionId": version}),
         )
@@ -181,13 +169,13 @@ class GlueCatalog:
                 return None
             raise self._failed(code, error) from None
         except (errors.NoCredentialsError, errors.PartialCredentialsError) as error:
-            raise not_let_in("glue", str(error)) from None
+            raise self._options.not_let_in(str(error)) from None
         except errors.ParamValidationError as error:
             raise self._refused(error, str(error)) from None
         except errors.BotoCoreError as error:
-            raise unreachable("glue", str(error)) from None
+            raise self._options.unreachable(str(error)) from None
         except CredentialsCommandFailed as error:
-            raise failed_command(error) from None
+            raise self._options.failed_command(error) from None
 
     def _connected(self) -> Any:
         credentials = {} if self._command is None else self._command()
@@ -215,11 +203,11 @@ class GlueCatalog:
     def _failed(self, code: str, error: Any) -> Exception:
         message = error.response.get("Error", {}).get("Message") or code
         if code in _CREDENTIALS:
-            return not_let_in("glue", message)
+            return self._options.not_let_in(message)
         if code in _DENIED:
-            return denied("glue", message)
+            return self._options.denied(message)
         if code not in _ITS_OWN:
-            return unreachable("glue", message)
+            return self._options.unreachable(message)
         if code in (*_CHANGED, _EXISTS):
             return EntryChanged(f"an entry has changed in the glue catalog: {message}")
         return self._refused(error, message)
@@ -240,8 +228,11 @@ def _columns(entry: CatalogEntry) -> tuple[tuple[str, str], ...]:
     return tuple((c.name.lower(), hive_type(c.spark_ddl)) for c in entry.columns)
 
 
-def _table_input(entry: CatalogEntry, before: dict[str, Any]) -> dict[str, Any]:
+def _table_input(
+    entry: CatalogEntry, before: dict[str, Any], form: EntryForm
+) -> dict[str, Any]:
     """Return the table's definition, with what others have added to the one before."""
+    directory = form.directory(entry)
     kept = {k: before[k] for k in ("Description", "Owner") if before.get(k)}
     comments = {
         column["Name"]: {"Comment": column["Comment"]}
@@ -252,18 +243,22 @@ def _table_input(entry: CatalogEntry, before: dict[str, Any]) -> dict[str, Any]:
         **kept,
         "Name": entry.name.table,
         "TableType": "EXTERNAL_TABLE",
-        "Parameters": {**(before.get("Parameters") or {}), **hive_properties(entry)},
+        "Parameters": form.properties(entry, before.get("Parameters") or {}),
         "PartitionKeys": [],
         "StorageDescriptor": {
             "Columns": [
                 {"Name": name, "Type": kind, **comments.get(name, {})}
                 for name, kind in _columns(entry)
             ],
-            "Location": entry.location,
-            **_STORAGE,
+            "Location": directory,
+            "InputFormat": form.storage.input_format,
+            "OutputFormat": form.storage.output_format,
             "SerdeInfo": {
                 "SerializationLibrary": _SERDE,
-                "Parameters": {"path": entry.location, "serialization.format": "1"},
+                "Parameters": {
+                    "serialization.format": "1",
+                    **({"path": directory} if form.storage.names_path else {}),
+                },
             },
         },
     }

@@ -3,15 +3,17 @@
 Comes in: names and entries. Goes out: what the catalog has. Called by ``local.catalogs``;
 implemented by ``glue``, ``unity`` and ``spark.hive``.
 
-An entry is a name that leads to a Delta table. Readers take rows and columns from the table's own
-log; the columns of an entry are for those who browse a catalog.
+An entry is a name that leads to a Delta table, or to the metadata file of an Iceberg table. Readers
+take rows and columns from there; the columns of an entry are for those who browse a catalog.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple, dataclass, field
+from typing import Any, Protocol, runtime_checkable
 
 from wal2lake.errors import Retry, Wal2LakeError
 
@@ -47,10 +49,29 @@ class CatalogEntry:
     """Schema and name in the node."""
     name: EntryName
     location: str
-    """URL of the table's directory."""
+    """URL of the table's directory; of an Iceberg table the path of its metadata file."""
     columns: tuple[EntryColumn, ...]
     properties: Mapping[str, str]
     """The node's marks (``entries``)."""
+    identities: tuple[str, ...] = ()
+    """Names by which the entry of an Iceberg table is known, whatever its metadata file."""
+    metadata: Mapping[str, Any] | None = field(default=None, compare=False, repr=False)
+    """Content of an Iceberg table's metadata file."""
+    digest: str = field(init=False, compare=False, repr=False)
+    """Digest of all that a catalog shows."""
+
+    def __post_init__(self) -> None:
+        shown = (
+            self.schema,
+            self.table,
+            str(self.name),
+            self.location,
+            [astuple(column) for column in self.columns],
+            sorted(self.properties.items()),
+            self.identities,
+        )
+        digest = hashlib.sha256(json.dumps(shown).encode()).hexdigest()
+        object.__setattr__(self, "digest", digest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +84,10 @@ class FoundEntry:
     properties: Mapping[str, str]
     original: Any = field(default=None, compare=False)
     """The catalog's own object, for the call that replaces it."""
+    identity: str = ""
+    """One of ``CatalogEntry.identities``, if the entry is that Iceberg table's."""
+    foreign: str | None = None
+    """Change that another program has committed to an Iceberg table."""
 
 
 class CatalogUnavailable(Wal2LakeError):
@@ -108,3 +133,17 @@ class ExternalCatalog(Protocol):
 
     def close(self) -> None:
         """Close connections."""
+
+
+EntryChange = tuple[CatalogEntry, FoundEntry]
+"""An entry, and what the catalog has in its place."""
+
+
+@runtime_checkable
+class GroupedChanges(Protocol):
+    """A catalog that replaces several entries at once."""
+
+    def change_all(self, changes: Sequence[EntryChange]) -> None:
+        """Replace all of the existing entries, or none of them.
+
+        Raises CatalogUnavailable or EntryRefused, which may be due to any of them."""

@@ -1,6 +1,6 @@
 """Registers tables in Unity Catalog, over its REST interface.
 
-Implements ``port.ExternalCatalog`` by the standard library: five kinds of requests with JSON. The
+Implements ``port.ExternalCatalog`` with five kinds of requests (``jsonservice``). The
 catalog itself (``catalog.name``) must exist; a schema is made if it does not.
 
 The interface has no request that changes a table. So an entry with other columns or another place
@@ -9,31 +9,19 @@ is lost. Hence types are compared by their meaning, not by the words that a serv
 the new entry is refused, the one before is made again. The interface has no version of a table
 either: an entry that another program makes in between is met by the creation, which fails.
 
-A redirect is not followed, since the token would go to another host with it.
-
 Source: unitycatalog, ``api/all.yaml`` (2.1).
 """
 
 from __future__ import annotations
 
-import http.client
-import json
 import re
-import time
-import urllib.error
 import urllib.parse
-import urllib.request
 from typing import Any, Final
 
 from wal2lake.errors import Wal2LakeError
 from wal2lake.lake.catalogs.entries import NODE
-from wal2lake.lake.catalogs.options import (
-    CatalogOptions,
-    denied,
-    failed_command,
-    not_let_in,
-    unreachable,
-)
+from wal2lake.lake.catalogs.jsonservice import JsonService
+from wal2lake.lake.catalogs.options import CatalogOptions
 from wal2lake.lake.catalogs.port import (
     CatalogEntry,
     EntryChanged,
@@ -42,22 +30,10 @@ from wal2lake.lake.catalogs.port import (
     FoundEntry,
 )
 from wal2lake.lake.catalogs.types import unity_column
-from wal2lake.lake.store.access.command import CredentialsCommandFailed, run_command
 
 _API: Final = "/api/2.1/unity-catalog"
 
-_TEXT: Final = 500
-"""Characters of an answer that an error quotes."""
-
 _EXISTS: Final = "ALREADY_EXISTS"
-
-_MOST_BYTES: Final = 16 << 20
-"""Longest answer that is read. A table with 10,000 columns has 3 MB."""
-
-
-_TOKEN_SECONDS: Final = 60.0
-"""Age from which a refused token of the command is replaced: servers say 403 for a token that has
-ended, too, and a table that is not allowed must not run the command each time. A guess."""
 
 _CREATED: Final = (
     "name",
@@ -72,17 +48,8 @@ _CREATED: Final = (
 )
 """Properties of a table that are said when it is made."""
 
-_TOKEN: Final = re.compile(r"[!-~]+")
-
 _COMPOSITE: Final = ("ARRAY", "MAP", "STRUCT", "")
 """Names of types that do not say everything about a type."""
-
-
-class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """Makes a redirect the error that its status is."""
-
-    def redirect_request(self, *arguments: Any, **named: Any) -> None:
-        """Follow nothing."""
 
 
 class UnityCatalog:
@@ -91,9 +58,10 @@ class UnityCatalog:
     def __init__(self, options: CatalogOptions) -> None:
         """Connect to nothing yet."""
         self._options = options
-        self._token = options.token
-        self._token_at = 0.0
-        self._opener = urllib.request.build_opener(_NoRedirects)
+        self._service = JsonService(
+            options, f"{options.uri.rstrip('/')}{_API}", _said, self._failed
+        )
+        self._ask = self._service.ask
 
     def find(self, name: EntryName) -> FoundEntry | None:
         """Return what the catalog has under a name."""
@@ -139,7 +107,7 @@ class UnityCatalog:
 
     def close(self) -> None:
         """Forget a token that a command has printed."""
-        self._token = self._options.token
+        self._service.forget()
 
     def _make_schema(self, entry: CatalogEntry) -> None:
         name = f"{self._options.name}.{entry.name.database}"
@@ -185,86 +153,7 @@ class UnityCatalog:
     def _full(self, name: EntryName) -> str:
         return _quoted(f"{self._options.name}.{name}")
 
-    def _ask(
-        self, method: str, path: str, body: Any = None, *, expected: int = 0
-    ) -> dict[str, Any] | None:
-        """Return the JSON object of an answer; None if the server says that the object does not
-        exist, with the status that is expected."""
-        try:
-            return self._answer(method, path, body)
-        except urllib.error.HTTPError as error:
-            with error:
-                code, message = _said(error)
-            # A page of something else on the way to the server is no word about the object.
-            if error.code == expected and code:
-                return None
-            raise self._failed(error, code, message) from None
-        except (OSError, http.client.HTTPException) as error:
-            reason = getattr(error, "reason", error)
-            raise unreachable("unity", str(reason) or type(error).__name__) from None
-
-    def _answer(self, method: str, path: str, body: Any) -> dict[str, Any]:
-        """Send a request; once more if the command has another token than the one refused."""
-        for again in (False, True):
-            request = urllib.request.Request(
-                f"{self._options.uri.rstrip('/')}{_API}{path}",
-                data=None if body is None else json.dumps(body).encode(),
-                method=method,
-                headers=self._headers(),
-            )
-            try:
-                with self._opener.open(
-                    request, timeout=self._options.timeout_seconds
-                ) as answer:
-                    text = answer.read(_MOST_BYTES)
-                break
-            except urllib.error.HTTPError as error:
-                if again or error.code not in (401, 403) or not self._is_old():
-                    raise
-                error.close()
-                self.close()
-        try:
-            document = json.loads(text) if text.strip() else {}
-        except ValueError:
-            raise unreachable("unity", "its answer is not JSON") from None
-        if not isinstance(document, dict):
-            raise unreachable("unity", "its answer is not a JSON object")
-        return document
-
-    def _is_old(self) -> bool:
-        """Whether the token may have ended since the command has printed it."""
-        age = time.monotonic() - self._token_at
-        return bool(self._options.command) and age >= _TOKEN_SECONDS
-
-    def _headers(self) -> dict[str, str]:
-        headers = {"Content-Type": "application/json", "Accept": "application/json"}
-        if not self._token and self._options.command:
-            try:
-                printed = run_command(self._options.command).strip()
-                if not _TOKEN.fullmatch(printed):
-                    raise CredentialsCommandFailed("its output is not a token")
-            except CredentialsCommandFailed as error:
-                raise failed_command(error) from None
-            self._token, self._token_at = printed, time.monotonic()
-        if self._token:
-            headers["Authorization"] = f"Bearer {self._token}"
-        return headers
-
-    def _failed(
-        self, error: urllib.error.HTTPError, code: str, message: str
-    ) -> Wal2LakeError:
-        status = error.code
-        if status == 401:
-            self.close()
-            return not_let_in("unity", message)
-        if status == 403:
-            return denied("unity", message)
-        if 300 <= status < 400:
-            place = urllib.parse.urlsplit(error.headers.get("Location") or "").netloc
-            host = place.rpartition("@")[2]
-            return unreachable(
-                "unity", f"it redirects to another place ({host or 'unknown'})"
-            )
+    def _failed(self, status: int, code: str, message: str) -> Wal2LakeError:
         # The reference server answers 400 for this, too.
         if status == 409 or code.endswith(_EXISTS):
             return EntryChanged(f"an entry has changed in the unity catalog: {message}")
@@ -274,7 +163,7 @@ class UnityCatalog:
                 hint="The entry is tried again later. Check catalog.name, rename the table, or"
                 " correct the catalog.",
             )
-        return unreachable("unity", message)
+        return self._options.unreachable(message)
 
 
 def _columns(entry: CatalogEntry) -> list[dict[str, Any]]:
@@ -312,15 +201,5 @@ def _plain(location: str) -> str:
     return urllib.parse.unquote(location).rstrip("/").replace("file:///", "file:/")
 
 
-def _said(error: urllib.error.HTTPError) -> tuple[str, str]:
-    """Return the server's error code and words."""
-    try:
-        text = error.read(_MOST_BYTES).decode("utf-8", "replace")
-    except (OSError, http.client.HTTPException):
-        text = ""
-    try:
-        answer = json.loads(text)
-        code, text = str(answer.get("error_code", "")), str(answer["message"])
-    except (ValueError, LookupError, TypeError, AttributeError):
-        code = text = ""
-    return code, text[:_TEXT] or f"{error.code} {error.reason}"
+def _said(answer: Any) -> tuple[str, str]:
+    return str(answer.get("error_code", "")), str(answer["message"])

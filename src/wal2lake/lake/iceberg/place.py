@@ -32,7 +32,7 @@ from wal2lake.errors import StorageError
 from wal2lake.lake.iceberg.columns import Json
 from wal2lake.lake.iceberg.metadata import is_of_mirror, oldest_version
 from wal2lake.lake.store import MissingFileError, Stamp, Store
-from wal2lake.observe import get_logger
+from wal2lake.observe import failpoint, get_logger
 
 FOLDER: Final = "_iceberg"
 _METADATA: Final = f"{FOLDER}/metadata"
@@ -151,11 +151,13 @@ class MirrorPlace:
         """
         self.check()
         self._store.settle(_METADATA)
+        failpoint("mirror.written")
         content = json.dumps(metadata, separators=(",", ":")).encode()
         stamp = self._store.put_if_absent(_key(number), content)
         if stamp is None:
             return None
         self._store.settle(_METADATA)
+        failpoint("mirror.committed")
         self.hint(number)
         return StoredMetadata(number, stamp, metadata)
 

@@ -17,26 +17,25 @@ Sources: hive_metastore.thrift; Spark's HiveExternalCatalog.scala; Trino's Delta
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Final
 
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.sql import SparkSession
 
 from wal2lake.lake.catalogs import (
+    DELTA,
     CatalogEntry,
     CatalogOptions,
     EntryChanged,
+    EntryForm,
     EntryName,
     EntryRefused,
     FoundEntry,
-    hive_properties,
     hive_type,
-    unreachable,
 )
 from wal2lake.lake.catalogs.entries import NODE
 
-_INPUT: Final = "org.apache.hadoop.mapred.SequenceFileInputFormat"
-_OUTPUT: Final = "org.apache.hadoop.hive.ql.io.HiveSequenceFileOutputFormat"
 _SERDE: Final = "org.apache.hadoop.hive.serde2.lazy.LazySimpleSerDe"
 
 _API: Final = "org.apache.hadoop.hive.metastore.api"
@@ -58,8 +57,14 @@ _ITS_OWN: Final = (
 class HiveCatalog:
     """A Hive metastore."""
 
-    def __init__(self, spark: SparkSession, options: CatalogOptions) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        options: CatalogOptions,
+        form: EntryForm = DELTA,
+    ) -> None:
         """Connect to nothing yet."""
+        self._form = form
         self._jvm: Any = spark._jvm
         self._options = options
         self._connection: Any = None
@@ -74,7 +79,7 @@ class HiveCatalog:
         serde = storage.getSerdeInfo()
         parameters = {} if serde is None else dict(serde.getParameters() or {})
         columns = tuple((c.getName(), c.getType()) for c in storage.getCols() or ())
-        return FoundEntry(
+        return self._form.existing(
             parameters.get("path", storage.getLocation() or ""),
             columns,
             dict(table.getParameters() or {}),
@@ -83,11 +88,7 @@ class HiveCatalog:
 
     def shows(self, existing: FoundEntry, entry: CatalogEntry) -> bool:
         """Whether the existing entry matches ``entry``."""
-        return (
-            existing.location == _location(entry)
-            and existing.columns == _columns(entry)
-            and hive_properties(entry).items() <= existing.properties.items()
-        )
+        return self._form.shows(existing, self._hadoop(entry), _columns(entry))
 
     def create(self, entry: CatalogEntry) -> None:
         """Make an entry that does not exist, and its database if that does not exist either."""
@@ -107,6 +108,11 @@ class HiveCatalog:
         context = self._class("EnvironmentContext")(self._jvm.java.util.HashMap())
         # Statistics of the table's files are not the metastore's to count.
         context.putToProperties("DO_NOT_UPDATE_STATS", "true")
+        expected = self._form.expected(existing)
+        if expected is not None:
+            # Servers of version 4 compare; others ignore it.
+            context.putToProperties("expected_parameter_key", expected[0])
+            context.putToProperties("expected_parameter_value", expected[1])
         table = self._fill(existing.original, entry)
         self._call(
             lambda thrift: thrift.alter_table_with_environment_context(
@@ -153,7 +159,9 @@ class HiveCatalog:
         """Let a table show an entry; what others have added stays."""
         kept = dict(table.getParameters() or {})
         table.setTableType("EXTERNAL_TABLE")
-        table.setParameters(self._map({**kept, **hive_properties(entry)}))
+        entry, form = self._hadoop(entry), self._form
+        directory = form.directory(entry)
+        table.setParameters(self._map(form.properties(entry, kept)))
         table.setPartitionKeys(self._jvm.java.util.ArrayList())
         before = table.getSd()
         comments = {
@@ -167,13 +175,18 @@ class HiveCatalog:
         serde = self._class("SerDeInfo")()
         serde.setSerializationLib(_SERDE)
         serde.setParameters(
-            self._map({"path": _location(entry), "serialization.format": "1"})
+            self._map(
+                {
+                    "serialization.format": "1",
+                    **({"path": directory} if form.storage.names_path else {}),
+                }
+            )
         )
         storage = self._class("StorageDescriptor")()
         storage.setCols(columns)
-        storage.setLocation(_location(entry))
-        storage.setInputFormat(_INPUT)
-        storage.setOutputFormat(_OUTPUT)
+        storage.setLocation(directory)
+        storage.setInputFormat(form.storage.input_format)
+        storage.setOutputFormat(form.storage.output_format)
         storage.setSerdeInfo(serde)
         storage.setNumBuckets(-1)
         storage.setBucketCols(self._jvm.java.util.ArrayList())
@@ -181,6 +194,13 @@ class HiveCatalog:
         storage.setParameters(self._map({}))
         table.setSd(storage)
         return table
+
+    def _hadoop(self, entry: CatalogEntry) -> CatalogEntry:
+        """Return the entry with the place as Hadoop writes it, for readers that open it so."""
+        if self._form.storage.names_path and entry.location.startswith("s3://"):
+            place = f"s3a://{entry.location.removeprefix('s3://')}"
+            return replace(entry, location=place)
+        return entry
 
     def _class(self, name: str) -> Any:
         """Return a class of the metastore's interface."""
@@ -205,7 +225,7 @@ class HiveCatalog:
             raise self._failed(kind, message) from None
         except Py4JError as error:
             self.close()
-            raise unreachable("hive", str(error)) from None
+            raise self._options.unreachable(str(error)) from None
 
     def _failed(self, kind: str, message: str) -> Exception:
         if kind == _EXISTS:
@@ -217,7 +237,7 @@ class HiveCatalog:
                 " catalog.",
             )
         self.close()
-        return unreachable("hive", message)
+        return self._options.unreachable(message)
 
     def _connected(self) -> Any:
         """Return Hive's client of the Thrift interface."""
@@ -240,12 +260,6 @@ class HiveCatalog:
             client.setAccessible(True)
             self._thrift = client.get(self._connection)
         return self._thrift
-
-
-def _location(entry: CatalogEntry) -> str:
-    if entry.location.startswith("s3://"):
-        return f"s3a://{entry.location.removeprefix('s3://')}"
-    return entry.location
 
 
 def _columns(entry: CatalogEntry) -> tuple[tuple[str, str], ...]:

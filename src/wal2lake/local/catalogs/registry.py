@@ -15,19 +15,15 @@ that cannot be removed, and after some attempts for one that changes while it is
 
 from __future__ import annotations
 
-import hashlib
-import json
 import time
-from collections.abc import Callable, Container, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Container, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Final
+from typing import Final, Protocol
 
 from wal2lake.catalog import EntryState, RegisteredTable
 from wal2lake.errors import Retry, Wal2LakeError
 from wal2lake.lake.catalogs import (
-    NODE,
-    TABLE,
     CatalogEntry,
     CatalogUnavailable,
     EntryName,
@@ -35,8 +31,7 @@ from wal2lake.lake.catalogs import (
     EntryStep,
     ExternalCatalog,
     FoundEntry,
-    step_after,
-    step_for,
+    GroupedChanges,
 )
 
 _DONE: Final = (EntryState.REGISTERED, EntryState.CONFLICT, EntryState.REFUSED)
@@ -45,12 +40,35 @@ _DONE: Final = (EntryState.REGISTERED, EntryState.CONFLICT, EntryState.REFUSED)
 _MOST_TRIES: Final = 3
 """Attempts at an entry that others change meanwhile, before it waits for the sweep. A guess."""
 
-_DUPLICATE: Final = "42710"
+DUPLICATE: Final = "42710"
+"""SQLSTATE of a conflict."""
 
-_TAKEN: Final = (
-    "The entry is not touched. Rename the table, drop the entry in the catalog, or set"
-    " catalog.prefix: then the next look registers the table."
-)
+
+class EntryRules(Protocol):
+    """Decides whose an entry is, and what is to be done about it."""
+
+    def step_for(
+        self,
+        catalog: ExternalCatalog,
+        entry: CatalogEntry,
+        table: RegisteredTable,
+        existing: FoundEntry | None,
+        others: Container[str],
+    ) -> EntryStep:
+        """Return the step for a table that exists. ``others``: all tables of the node."""
+
+    def step_after(
+        self, table: RegisteredTable, existing: FoundEntry | None
+    ) -> EntryStep:
+        """Return the step for the entry of a table that is gone."""
+
+    def conflict(
+        self,
+        entry: CatalogEntry,
+        existing: FoundEntry | None,
+        tables: Iterable[RegisteredTable],
+    ) -> EntryRefused:
+        """Return the error for a conflict. ``tables``: all that are registered."""
 
 
 @dataclass(slots=True)
@@ -73,14 +91,13 @@ class Registry:
 
     def __init__(
         self,
-        node: int,
+        rules: EntryRules,
         tables: Mapping[str, RegisteredTable],
         check: Callable[[], None] = lambda: None,
         attempts: EntryAttempts | None = None,
     ) -> None:
-        """``node``: its system identifier. ``check``: raises when the work must end. ``attempts``
-        is carried on by this object."""
-        self._node = node
+        """``check``: raises when the work must end. ``attempts`` is carried on by this object."""
+        self._rules = rules
         self.tables = dict(tables)
         self._check = check
         self._attempts = EntryAttempts() if attempts is None else attempts
@@ -106,13 +123,19 @@ class Registry:
         for name, entry in wanted.items():
             if entry is None:
                 continue
-            digest, registered = _digest(entry), self.tables.get(name)
+            digest, registered = entry.digest, self.tables.get(name)
             if registered is None or registered.state is EntryState.LEAVING:
                 self._tries.pop(name, None)
-                self.tables[name] = _new(entry, digest)
+                identities = () if registered is None else registered.identities
+                self.tables[name] = _new(entry, digest, identities)
             elif registered.digest != digest:
                 self._tries.pop(name, None)
-                self._now(replace(registered, digest=digest), EntryState.PENDING)
+                # Until the catalog has changed, the entry may still be known by the earlier ones.
+                either = _united(registered.identities, entry.identities)
+                self._now(
+                    replace(registered, digest=digest, identities=either),
+                    EntryState.PENDING,
+                )
 
     def follow(
         self,
@@ -135,18 +158,64 @@ class Registry:
             shown = {name: entry for name, entry in wanted.items() if entry is not None}
             due = [name for name in shown if self._is_due(self.tables[name])]
             rest = shown.keys() - looked - set(due) if sweep else ()
-            for name in (*due, *sorted(rest)):
-                self._check()
-                table = self.tables[name]
-                show = partial(self._show, catalog, table, shown[name], wanted)
-                self._try(table, show)
+            names = (*due, *sorted(rest))
+            together = self._look(catalog, names, shown, wanted, sweep=sweep)
+            if together:
+                self._change_together(catalog, together, shown, wanted)
                 if sweep:
-                    looked.add(name)
+                    looked.update(together)
         except CatalogUnavailable as error:
             self.fail(error)
             raise
         if sweep:
             looked.clear()
+
+    def _look(
+        self,
+        catalog: ExternalCatalog,
+        names: Iterable[str],
+        shown: Mapping[str, CatalogEntry],
+        others: Container[str],
+        *,
+        sweep: bool,
+    ) -> dict[str, FoundEntry]:
+        """Make each entry right; return those that the catalog replaces all at once."""
+        together: dict[str, FoundEntry] = {}
+        grouped = together if isinstance(catalog, GroupedChanges) else None
+        for name in names:
+            self._check()
+            table = self.tables[name]
+            show = partial(self._show, catalog, table, shown[name], others, grouped)
+            self._try(table, show)
+            if sweep and name not in together:
+                self._attempts.looked.add(name)
+        return together
+
+    def _change_together(
+        self,
+        catalog: ExternalCatalog,
+        together: Mapping[str, FoundEntry],
+        shown: Mapping[str, CatalogEntry],
+        others: Container[str],
+    ) -> None:
+        """Replace entries at once. If the catalog refuses that, because of one of them perhaps,
+        each is looked at again and replaced alone."""
+        assert isinstance(catalog, GroupedChanges)
+        self._check()
+        try:
+            catalog.change_all(
+                [(shown[name], existing) for name, existing in together.items()]
+            )
+        except EntryRefused:
+            for name in together:
+                self._check()
+                table = self.tables[name]
+                self._try(
+                    table, partial(self._show, catalog, table, shown[name], others)
+                )
+            return
+        for name in together:
+            self._registered(self.tables[name], shown[name])
 
     def fail(self, error: Wal2LakeError) -> None:
         """Note why the catalog is behind."""
@@ -160,23 +229,32 @@ class Registry:
         table: RegisteredTable,
         entry: CatalogEntry,
         others: Container[str],
+        together: dict[str, FoundEntry] | None = None,
     ) -> None:
+        """Make an entry right, or note in ``together`` what is to be replaced with others."""
         existing_entry = catalog.find(entry.name)
-        step = step_for(catalog, entry, existing_entry, others)
+        step = self._rules.step_for(catalog, entry, table, existing_entry, others)
         if step is EntryStep.CONFLICT:
-            raise _taken(entry, existing_entry)
+            raise self._rules.conflict(entry, existing_entry, self.tables.values())
         if existing_entry is None:
             catalog.create(entry)
         elif step is EntryStep.CHANGE:
+            if together is not None:
+                together[table.qualified] = existing_entry
+                return
             catalog.change(entry, existing_entry)
-        self._now(table, EntryState.REGISTERED)
+        self._registered(table, entry)
+
+    def _registered(self, table: RegisteredTable, entry: CatalogEntry) -> None:
+        now = replace(table, identities=entry.identities)
+        self._now(now, EntryState.REGISTERED)
 
     def _end(self, catalog: ExternalCatalog, table: RegisteredTable) -> None:
         name = EntryName(table.database, table.entry)
 
         def end() -> None:
             existing_entry = catalog.find(name)
-            step = step_after(self._node, table.qualified, existing_entry)
+            step = self._rules.step_after(table, existing_entry)
             if step is EntryStep.REMOVE and existing_entry is not None:
                 catalog.remove(name, existing_entry)
             del self.tables[table.qualified]
@@ -220,7 +298,9 @@ class Registry:
         )
 
 
-def _new(entry: CatalogEntry, digest: str) -> RegisteredTable:
+def _new(
+    entry: CatalogEntry, digest: str, identities: tuple[str, ...]
+) -> RegisteredTable:
     return RegisteredTable(
         entry.schema,
         entry.table,
@@ -229,28 +309,16 @@ def _new(entry: CatalogEntry, digest: str) -> RegisteredTable:
         EntryState.PENDING,
         time.time(),
         digest,
+        identities=_united(identities, entry.identities),
     )
 
 
-def _digest(entry: CatalogEntry) -> str:
-    """Return a digest of all that a catalog shows."""
-    text = json.dumps(asdict(entry), sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _taken(entry: CatalogEntry, existing_entry: FoundEntry | None) -> EntryRefused:
-    marks = {} if existing_entry is None else existing_entry.properties
-    ours = marks.get(NODE) == entry.properties[NODE]
-    owner = f'table "{marks[TABLE]}" of this node' if ours else "another program"
-    return EntryRefused(
-        f'the name "{entry.name}" of the catalog is in use by {owner}',
-        sqlstate=_DUPLICATE,
-        hint=_TAKEN,
-    )
+def _united(before: tuple[str, ...], after: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys((*before, *after)))
 
 
 def _state_after(error: EntryRefused) -> EntryState:
     if error.retry is Retry.LATER:
         return EntryState.PENDING
-    taken = error.sqlstate == _DUPLICATE
+    taken = error.sqlstate == DUPLICATE
     return EntryState.CONFLICT if taken else EntryState.REFUSED

@@ -12,21 +12,42 @@ column of the catalog is not kept.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 from wal2lake.catalog import TableDef
 from wal2lake.errors import Wal2LakeError
 from wal2lake.lake import TableState
 from wal2lake.lake.catalogs import CatalogEntry, entry_of
+from wal2lake.local.catalogs.rules import MarkRules
 from wal2lake.local.ports import RegisterParts
+from wal2lake.settings import CatalogSettings
 
 
 class WantedEntries:
     """The entries that the tables of a node should have."""
 
+    name = "catalog"
+
     def __init__(self, node: RegisterParts) -> None:
         self._node = node
+        self.rules = MarkRules(node.catalog.system_identifier)
         self._known: dict[str, tuple[TableDef, CatalogEntry]] = {}
         self._prefix = ""
+
+    @property
+    def file(self) -> Path:
+        """The file that says what is registered."""
+        return self._node.settings.registered_file
+
+    @property
+    def settings(self) -> CatalogSettings:
+        """The settings in force."""
+        return self._node.settings.catalog
+
+    @property
+    def interval_seconds(self) -> float:
+        """Longest time between two rounds."""
+        return self.settings.interval_ms / 1000
 
     def read(self, *, anew: bool) -> Mapping[str, CatalogEntry | None]:
         """Return the entries by ``schema.table``; None for a table that cannot be read now.

@@ -1,15 +1,15 @@
-"""Registers the tables in a catalog of others, in the background.
+"""Registers tables in a catalog of others, in the background.
 
-Takes the node; gives lines in the log, and the file of what is registered. A round begins every
-``catalog.interval_ms``, and asks the catalog only about tables that have changed; every
-``catalog.sweep_interval_ms`` it compares all entries. After a failure the next attempt waits twice
-as long as the one before, up to ``_MOST_SECONDS``. Nothing else waits for the catalog, and DROP
-TABLE does not wait for this worker, which opens no file of a table but its log.
+Takes the entries that are wanted; gives lines in the log, and the file of what is registered. A
+round begins at an interval, or when there is something new, and asks the catalog only about tables
+that have changed; every ``sweep_interval_ms`` it compares all entries. After a failure the next
+attempt waits twice as long as the one before, up to ``_MOST_SECONDS``. Nothing else waits for the
+catalog, and DROP TABLE does not wait for this worker, which opens no file of a table but its log.
 
     settings name another catalog     what was registered in the one before stays there
     settings name none                the same; the file is emptied
 
-Called by the engine.
+Called by the engine, which has one worker for [catalog] and one for [iceberg.catalog].
 """
 
 from __future__ import annotations
@@ -18,17 +18,16 @@ import random
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Final
+from pathlib import Path
+from typing import Any, Final, Protocol
 
 from wal2lake.catalog import RegisteredTables, read_registered, write_registered
 from wal2lake.errors import Wal2LakeError
 from wal2lake.lake.catalogs import CatalogEntry, CatalogUnavailable, ExternalCatalog
-from wal2lake.local.catalogs.registry import EntryAttempts, Registry
-from wal2lake.local.catalogs.wanted import WantedEntries
+from wal2lake.local.catalogs.registry import EntryAttempts, EntryRules, Registry
 from wal2lake.local.concurrency.rounds import Rounds
-from wal2lake.local.ports import RegisterParts
-from wal2lake.observe import RepeatedErrors, get_logger
-from wal2lake.settings import CatalogSettings, Settings
+from wal2lake.observe import RepeatedErrors, failpoint, get_logger
+from wal2lake.settings import CatalogSettings, IcebergCatalogSettings, Settings
 
 _FIRST_SECONDS: Final = 1.0
 """Pause after a first failure."""
@@ -36,8 +35,37 @@ _FIRST_SECONDS: Final = 1.0
 _MOST_SECONDS: Final = 300.0
 """Longest pause: a catalog that is back is brought up to date within this time. A guess."""
 
-OpenCatalog = Callable[[CatalogSettings], ExternalCatalog]
+RegisterSettings = CatalogSettings | IcebergCatalogSettings
+
+OpenCatalog = Callable[[Any], ExternalCatalog]
 """Makes the client of the catalog that the settings name."""
+
+
+class EntrySource(Protocol):
+    """The entries of one kind of catalog."""
+
+    name: str
+    """Name of the worker in the log."""
+
+    @property
+    def rules(self) -> EntryRules:
+        """The rules about whose an entry is."""
+
+    @property
+    def file(self) -> Path:
+        """The file that says what is registered."""
+
+    @property
+    def settings(self) -> RegisterSettings:
+        """The settings in force."""
+
+    @property
+    def interval_seconds(self) -> float:
+        """Longest time between two rounds."""
+
+    def read(self, *, anew: bool) -> Mapping[str, CatalogEntry | None] | None:
+        """Return the entries by ``schema.table``; None for one that is not known now, and instead
+        of all before they are known. ``anew``: take nothing from an earlier reading."""
 
 
 class CatalogWorker:
@@ -45,35 +73,41 @@ class CatalogWorker:
 
     def __init__(
         self,
-        node: RegisterParts,
+        source: EntrySource,
         open_catalog: OpenCatalog,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._node = node
+        self._source = source
         self._open = open_catalog
         self._clock = clock
-        self._wanted = WantedEntries(node)
-        self._path = node.settings.registered_file
+        self._path = source.file
         self._saved = read_registered(self._path)
         self._client: ExternalCatalog | None = None
-        self._client_for: CatalogSettings | None = None
+        self._client_for: RegisterSettings | None = None
         self._sweep_at = self._retry_at = self._read_at = 0.0
         self._sweep_now = False
         self._attempts = EntryAttempts()
         self._pause = _FIRST_SECONDS
         self._repeated = RepeatedErrors()
-        self._log = get_logger().bind(worker="catalog")
+        self._log = get_logger().bind(worker=source.name)
         self._rounds = Rounds(
             "registering",
             self.round,
-            lambda: self._settings.interval_ms / 1000,
+            lambda: source.interval_seconds,
             self._log,
         )
         self.start = self._rounds.start
+        self.hurry = self._rounds.hurry
 
     def stop(self) -> None:
         """End the work between two requests."""
         self._rounds.stop()
+
+    def close(self) -> None:
+        """Close connections; for a worker that does not run."""
+        if self._client is not None:
+            self._client.close()
+            self._client = None
 
     def reload(self, settings: Settings) -> None:
         """Look at the settings, which the node has already, at once, and at each entry."""
@@ -92,8 +126,10 @@ class CatalogWorker:
             self._attempts.clear()
         sweep = now >= self._sweep_at
         wanted = self._read(now)
+        if wanted is None:
+            return
         registry = Registry(
-            self._node.catalog.system_identifier,
+            self._source.rules,
             self._saved.tables,
             self._rounds.check,
             self._attempts,
@@ -103,7 +139,13 @@ class CatalogWorker:
         if now < self._retry_at or not (sweep or registry.is_behind):
             return
         try:
-            registry.follow(self._catalog(settings), wanted, sweep=sweep)
+            catalog = self._catalog(settings)
+            if sweep and not self._attempts.looked:
+                # A comparison takes nothing from earlier answers.
+                catalog.close()
+            failpoint("catalog.noted")
+            registry.follow(catalog, wanted, sweep=sweep)
+            failpoint("catalog.told")
         except Wal2LakeError as error:
             registry.fail(error)
             self._failed(error)
@@ -112,19 +154,19 @@ class CatalogWorker:
         finally:
             self._save(registry)
 
-    def _read(self, now: float) -> Mapping[str, CatalogEntry | None]:
+    def _read(self, now: float) -> Mapping[str, CatalogEntry | None] | None:
         """Return the entries. All logs are read as often as a sweep comes, also if the catalog
         is down, when a sweep is due in each round."""
         anew = now >= self._read_at
         if anew:
             self._read_at = now + self._settings.sweep_interval_ms / 1000
-        return self._wanted.read(anew=anew)
+        return self._source.read(anew=anew)
 
     @property
-    def _settings(self) -> CatalogSettings:
-        return self._node.settings.catalog
+    def _settings(self) -> RegisterSettings:
+        return self._source.settings
 
-    def _begin(self, settings: CatalogSettings) -> None:
+    def _begin(self, settings: RegisterSettings) -> None:
         """Begin with other settings. Entries of another catalog are forgotten."""
         if self._client is not None:
             self._client.close()
@@ -135,7 +177,7 @@ class CatalogWorker:
         if settings.target != self._saved.target:
             self._write(RegisteredTables(settings.target, settings.shown))
 
-    def _catalog(self, settings: CatalogSettings) -> ExternalCatalog:
+    def _catalog(self, settings: RegisterSettings) -> ExternalCatalog:
         if self._client is None:
             self._client = self._open(settings)
         return self._client

@@ -17,6 +17,7 @@ from wal2lake.lake.iceberg import ShownMirror
 from wal2lake.local.mirrors.wanted import WantedMirror
 from wal2lake.local.retention.holders import TablePlace
 from wal2lake.model import Lsn, Oid
+from wal2lake.observe import failpoint
 
 
 class RoundMoments:
@@ -83,6 +84,7 @@ class RoundMoments:
         self._moments.complete(
             MirrorMoment(number, since, self._began_ms, positions, left), oldest_ms
         )
+        failpoint("moment.recorded")
 
     def _since(
         self, shown: Mapping[Oid, SnapshotVector], wanted: Collection[WantedMirror]

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from wal2lake.catalog import Catalog, SnapshotVector
+from wal2lake.catalog import Catalog, SnapshotVector, TableDef
 from wal2lake.local.retention.holders import TablePlace, places_of
 from wal2lake.model import Lsn, Oid
 from wal2lake.sql.grammar.options import ICEBERG
@@ -29,6 +29,12 @@ class WantedMirror:
     """None: the newest."""
     lsn: Lsn | None
     """All transactions that commit before are in the version. None: the table has no source."""
+
+    @property
+    def table(self) -> TableDef:
+        """The table that catalogs name; a default partition has the same rows."""
+        tables = self.place.tables
+        return next((t for t in tables if t.partition_of is None), tables[0])
 
 
 def wanted_mirrors(

@@ -20,14 +20,14 @@ Called by the engine.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Final
 
-from wal2lake.catalog import SnapshotVector
+from wal2lake.catalog import SnapshotVector, TableDef
 from wal2lake.errors import UndefinedObjectError
 from wal2lake.lake import CommitConflict
-from wal2lake.lake.iceberg import IcebergMirror, MirrorOptions
+from wal2lake.lake.iceberg import IcebergMirror, MirrorOptions, ShownMirror
 from wal2lake.local.concurrency.leaving import LeftTables
 from wal2lake.local.concurrency.rounds import Rounds
 from wal2lake.local.mirrors.moments import RoundMoments
@@ -44,6 +44,11 @@ _TRIM_SECONDS: Final = 600.0
 _NOT_MIRRORED: Final = "a table could not be mirrored to Iceberg"
 
 
+RoundDone = Callable[[Sequence[tuple[TableDef, ShownMirror | None]]], None]
+"""Is told what all mirrors show after a round: None for one that has not followed. It must not
+wait."""
+
+
 class _MustGo(Exception):
     """Raised between two steps if the table is being dropped or the engine stops."""
 
@@ -51,8 +56,14 @@ class _MustGo(Exception):
 class MirrorWorker:
     """The background work, from ``start`` to ``stop``, which ends it after a step."""
 
-    def __init__(self, node: MirrorParts) -> None:
+    def __init__(
+        self,
+        node: MirrorParts,
+        done: RoundDone = lambda mirrors: None,
+    ) -> None:
         self._node = node
+        self._done = done
+        self._latest: dict[str, ShownMirror] = {}
         self._left = LeftTables()
         self._shown: dict[str, tuple[int, int]] = {}
         self._behind: dict[str, float] = {}
@@ -72,6 +83,7 @@ class MirrorWorker:
     def reload(self, settings: Settings) -> None:
         """Look at the settings, which the node has already."""
         self._shown.clear()
+        self._latest.clear()
         self._rounds.hurry()
 
     def leave(self, location: str) -> None:
@@ -79,6 +91,7 @@ class MirrorWorker:
         after the table has left the catalog: work on it does not begin again."""
         self._left.leave(location)
         self._shown.pop(location, None)
+        self._latest.pop(location, None)
 
     def round(self) -> None:
         """Mirror each table once."""
@@ -94,8 +107,23 @@ class MirrorWorker:
         mirrored = {mirror.place.location for mirror in wanted}
         for location in self._behind.keys() - mirrored:
             del self._behind[location]
+        for location in self._latest.keys() - mirrored:
+            self._latest.pop(location, None)
         if time.monotonic() - self._trimmed >= _TRIM_SECONDS:
             self.trim(mirrored)
+        if not self._rounds.is_stopping:
+            self._hand_over(wanted, {place.location for place in behind})
+
+    def _hand_over(
+        self, wanted: Sequence[WantedMirror], behind: Collection[str]
+    ) -> None:
+        """Tell what the mirrors show."""
+        mirrors = []
+        for mirror in wanted:
+            location = mirror.place.location
+            shown = None if location in behind else self._latest.get(location)
+            mirrors.append((mirror.table, shown))
+        self._done(mirrors)
 
     def _complete(
         self,
@@ -147,6 +175,8 @@ class MirrorWorker:
         shown = self._mirrors.shown(place.location, self._check)
         if shown is not None:
             self._moments.show(place, shown)
+            if self._node.settings.iceberg_catalog.type != "none":
+                self._latest[place.location] = shown
 
     @property
     def _settings(self) -> IcebergSettings:
@@ -237,6 +267,7 @@ class MirrorWorker:
 
     def _remove(self, place: TablePlace) -> bool:
         self._shown.pop(place.location, None)
+        self._latest.pop(place.location, None)
         removed = self._mirrors.remove(place.location, self._check)
         if removed:
             self._moments.hide(place)
