@@ -62,8 +62,9 @@ _VIEWS: Final[Mapping[str, str]] = {
     "schema_history": "Changes of the source's tables, and whether each was followed or why not.",
     "problems": "What is wrong with the node and its subscriptions, the worst first: since when,"
     " whom it concerns, and the SQL that repairs it ([Problems](problems.md)).",
-    "catalog_tables": "The tables with their entries in the catalog of `[catalog]`, and why an"
-    " entry is not as it should be ([guide](../guide/catalogs.md)). Only members of"
+    "catalog_tables": "The tables with their entries in the catalog of `[catalog]` (`format` is"
+    " `delta`) and that of `[iceberg.catalog]` (`iceberg`), and why an entry is not as it should be"
+    " ([guide](../guide/catalogs.md)). Only members of"
     " pg_read_all_stats see errors.",
     "apply_methods": "The methods by which batches were written to each table since the engine's"
     " start, and the time spent: `append` (inserts alone), `truncate`, and `upsert` (all others).",

@@ -327,8 +327,8 @@ class FakeSource:
     def problems(self) -> Sequence[Problem]:
         return self.problem_list
 
-    def registered(self) -> Sequence[RegisteredTable]:
-        return self.registered_list
+    def registered(self) -> Sequence[tuple[str, RegisteredTable]]:
+        return [("delta", table) for table in self.registered_list]
 
     def standbys(self) -> Standbys | None:
         return None

@@ -204,6 +204,20 @@ def test_a_table_that_the_catalog_cannot_have_is_a_problem(state: EntryState) ->
     assert found.message == 'table "public.towns" is not in the catalog: no answer'
 
 
+def test_both_catalogs_may_be_behind() -> None:
+    behind = registered(EntryState.PENDING)
+    found = problems(replace(NODE, registered=behind, mirrored=behind), NOW)
+    assert {str(problem.kind): problem.message for problem in found} == {
+        "catalog": "the catalog glue is behind by 1 table: no answer",
+        "iceberg_catalog": "the Iceberg catalog glue is behind by 1 table: no answer",
+    }
+    entry = only(replace(NODE, mirrored=registered(EntryState.CONFLICT)))
+    assert entry.kind == "iceberg_catalog_entry"
+    assert entry.message == (
+        'table "public.towns" is not in the Iceberg catalog: no answer'
+    )
+
+
 def test_invalid_settings_are_a_warning() -> None:
     found = only(replace(NODE, settings_error='unrecognized parameter "node.portt"'))
     assert found.kind == "settings"

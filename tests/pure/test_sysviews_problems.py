@@ -119,7 +119,7 @@ def test_a_registered_table_is_a_row_whose_error_not_all_see(
     sql = "table wal2lake.catalog_tables"
     row = ("public", "Towns", "lake_public.towns", "pending", "2026-01-02 03:04:05+00")
     assert catalog.query(sql, (), session())[1] == [
-        (*row, "no answer", "08006", "Wait.")
+        (*row, "no answer", "08006", "Wait.", "delta")
     ]
     somebody = replace(session(), user="somebody")
-    assert catalog.query(sql, (), somebody)[1] == [(*row, None, "08006", None)]
+    assert catalog.query(sql, (), somebody)[1] == [(*row, None, "08006", None, "delta")]

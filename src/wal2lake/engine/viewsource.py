@@ -294,10 +294,17 @@ class ViewSource:
             self._clock.learn(load_seen(self._run_directory, now))
             return self._clock.follow(present, now)
 
-    def registered(self) -> Sequence[RegisteredTable]:
-        """From the file of the worker that registers them."""
-        tables = read_registered(self._settings.registered_file).tables
-        return [tables[name] for name in sorted(tables)]
+    def registered(self) -> Sequence[tuple[str, RegisteredTable]]:
+        """From the files of the workers that register them."""
+        settings = self._settings
+        return [
+            (form, table)
+            for form, file in (
+                ("delta", settings.registered_file),
+                ("iceberg", settings.iceberg_registered_file),
+            )
+            for _, table in sorted(read_registered(file).tables.items())
+        ]
 
     @property
     def engine_pid(self) -> int:

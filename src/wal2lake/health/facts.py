@@ -272,3 +272,5 @@ class NodeFacts:
     defaults, and the next start would fail."""
     registered: RegisteredTables = NOTHING_REGISTERED
     """Tables and their entries in the catalog of [catalog]."""
+    mirrored: RegisteredTables = NOTHING_REGISTERED
+    """Mirrored tables and their entries in the catalog of [iceberg.catalog]."""

@@ -53,6 +53,11 @@ class ProblemKind(StrEnum):
     """The catalog of [catalog] does not show the tables as they are."""
     CATALOG_ENTRY = "catalog_entry"
     """One table has no entry in the catalog: the name is in use, or the entry is refused."""
+    ICEBERG_CATALOG = "iceberg_catalog"
+    """The catalog of [iceberg.catalog] does not show the mirrors as they are."""
+    ICEBERG_CATALOG_ENTRY = "iceberg_catalog_entry"
+    """One mirror is not in that catalog as it is: the name is in use, another program has committed
+    to it, or the entry is refused."""
     PREPARED = "prepared"
     """A transaction has been prepared for long."""
     LOCAL_COMMIT = "local_commit"

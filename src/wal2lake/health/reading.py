@@ -90,7 +90,7 @@ class FactReader:
         self._reports = ReportReader(node.run_directory)
         self._logs = LogSizes()
         self._certificate = CertificateEnd()
-        self._registered = RegisteredFile()
+        self._registered, self._mirrored = RegisteredFile(), RegisteredFile()
         self._changes = LastChanges()
         self._tables = KnownTables()
         self._lock = threading.Lock()
@@ -181,6 +181,7 @@ class FactReader:
             web_error=None if web is None else web.error,
             settings_error=self._settings_error,
             registered=self._registered.read(settings.registered_file),
+            mirrored=self._mirrored.read(settings.iceberg_registered_file),
         )
 
     def _check_settings_file(self) -> None:

@@ -304,8 +304,9 @@ class CatalogSource(Protocol):
         """Return the present problems of the node, the worst first."""
         ...
 
-    def registered(self) -> Sequence[RegisteredTable]:
-        """Return the tables that are registered in a catalog of others, by name."""
+    def registered(self) -> Sequence[tuple[str, RegisteredTable]]:
+        """Return the tables that are registered in catalogs of others, by name, each with what
+        readers find there: delta or iceberg."""
         ...
 
     def standbys(self) -> Standbys | None:

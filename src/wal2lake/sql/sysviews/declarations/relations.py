@@ -93,7 +93,7 @@ problems
     concern text, remedy text, hint text
 catalog_tables
     schemaname name, tablename name, registered_name text, state text, since timestamptz,
-    error text, sqlstate text, hint text
+    error text, sqlstate text, hint text, format text
 """
 
 

@@ -49,7 +49,7 @@ def catalog_tables(moment: Moment) -> Iterator[Row]:
     """Yield the tables with their entries. A role without pg_read_all_stats sees no errors, which
     may name servers."""
     sees_all = moment.sees_all("catalog_tables")
-    for table in moment.source.registered():
+    for form, table in moment.source.registered():
         yield {
             "schemaname": table.schema,
             "tablename": table.table,
@@ -59,6 +59,7 @@ def catalog_tables(moment: Moment) -> Iterator[Row]:
             "error": table.error if sees_all else None,
             "sqlstate": table.sqlstate,
             "hint": table.hint if sees_all else None,
+            "format": form,
         }
 
 
