@@ -22,7 +22,7 @@ import urllib.parse
 import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from pathlib import Path
@@ -123,6 +123,15 @@ def closed_gcs_server() -> Iterator[Server]:
         printed.write_text(json.dumps({"access_token": GCS_TOKEN, "expires_in": 20}))
         config = (("credentials_command", f"cat {printed}"),)
         yield Server(f"gs://{BUCKET}", port, config)
+
+
+@contextmanager
+def keyed_gcs_server() -> Iterator[Server]:
+    """Run ``gcsserver`` for a cluster: it knows the node by the key of a service account."""
+    with closed_gcs_server() as server, tempfile.TemporaryDirectory() as directory:
+        file = Path(directory) / "key.json"
+        file.write_text(gcs_account(server.endpoint))
+        yield replace(server, config=(("credentials_file", str(file)),))
 
 
 def gcs_account(endpoint: str) -> str:

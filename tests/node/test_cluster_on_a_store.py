@@ -1,17 +1,24 @@
 """A whole node on a cluster whose machines share nothing but a store: tables, log, staged changes.
 
-A master and two workers of Spark's own, started here, and moto's server or Azurite. Everything of
-the node is in a directory that is hidden from the workers, as it would be on other machines.
+A master and two workers of Spark's own, started here, and moto's server, Azurite or the tests' own
+of Google. Everything of the node is in a directory that is hidden from the workers, as it would be
+on other machines; a file with a key is outside of it, as each worker must find it.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.conftest import Database
-from tests.fakes.objectstores import Server, azure_server, s3_server
+from tests.fakes.objectstores import (
+    Server,
+    azure_server,
+    keyed_gcs_server,
+    s3_server,
+)
 from tests.node.conftest import create
 
 from wal2lake.lake.store import store_at
@@ -30,7 +37,11 @@ SECONDS = 300.0
 
 
 @pytest.fixture(
-    params=[pytest.param(s3_server, id="s3"), pytest.param(azure_server, id="azure")]
+    params=[
+        pytest.param(s3_server, id="s3"),
+        pytest.param(azure_server, id="azure"),
+        pytest.param(keyed_gcs_server, id="google"),
+    ]
 )
 def server(request: pytest.FixtureRequest) -> Iterator[Server]:
     """A server with an empty bucket."""
@@ -38,35 +49,47 @@ def server(request: pytest.FixtureRequest) -> Iterator[Server]:
         yield server
 
 
+def settings_of(server: Server, master: str, **conf: str) -> dict[str, object]:
+    """Settings of a node on a cluster."""
+    pairs = ", ".join(
+        f'"{name}" = "{value}"' for name, value in {**SETTINGS, **conf}.items()
+    )
+    return {
+        "spark.master": master,
+        "spark.warehouse": f"{server.url}/tables",
+        "spark.driver_memory": "1g",
+        "spark.conf": f"{{ {pairs} }}",
+        "apply.upsert_bytes": 8 << 20,
+        "subscription.copy_range_bytes": 1 << 20,
+        "store.endpoint": server.endpoint,
+        **{f"store.{name}": value for name, value in server.config},
+    }
+
+
 @pytest.fixture
 def node(private: Path, cluster: Cluster, server: Server) -> Iterator[Node]:
     events = private / "events"
     events.mkdir()
     conf = {
-        **SETTINGS,
         "spark.cores.max": "2",
         "spark.eventLog.enabled": "true",
         "spark.eventLog.dir": events.as_uri(),
         "spark.eventLog.compress": "false",
     }
-    pairs = ", ".join(f'"{name}" = "{value}"' for name, value in conf.items())
-    found = Node(
-        private / "data",
-        settings={
-            "spark.master": cluster.url,
-            "spark.warehouse": f"{server.url}/tables",
-            "spark.driver_memory": "1g",
-            "spark.conf": f"{{ {pairs} }}",
-            "apply.upsert_bytes": 8 << 20,
-            "subscription.copy_range_bytes": 1 << 20,
-            "store.endpoint": server.endpoint,
-            **{f"store.{name}": value for name, value in server.config},
-        },
-    )
+    found = Node(private / "data", settings=settings_of(server, cluster.url, **conf))
     with found:
         found.init().start(wait=False).wait_ready(SECONDS)
         yield found
         assert found.stop() == 0
+
+
+def secret_of(server: Server) -> str:
+    """What nothing may show."""
+    config = dict(server.config)
+    if "credentials_file" in config:
+        key = json.loads(Path(config["credentials_file"]).read_text())["private_key"]
+        return str(key.splitlines()[1])
+    return config.get("secret_access_key") or config["account_key"]
 
 
 def staged(server: Server) -> list[str]:
@@ -129,8 +152,7 @@ def test_a_node_on_a_cluster_that_shares_only_the_store(
     assert ("upsert",) in methods
 
     # ---- nothing that shows Spark's settings has the key
-    config = dict(server.config)
-    secret = config.get("secret_access_key") or config["account_key"]
+    secret = secret_of(server)
     logs = [*(private / "events").iterdir(), *cluster.directory.glob("*.log")]
     assert logs
     for path in logs:
