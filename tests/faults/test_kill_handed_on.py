@@ -8,10 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.conftest import FAST_RETRY, Database
+from tests.conftest import Database
 from tests.fakes.failpoints import wait_reached
 
-from wal2lake.observe.failpoints import VARIABLE, arm
+from wal2lake.observe.failpoints import arm
 from wal2lake.pg.quoting import quote_literal
 from wal2lake.testing.mirror import Mirror
 from wal2lake.testing.node import Node
@@ -19,10 +19,10 @@ from wal2lake.testing.node import Node
 # What is run, and where the node is killed.
 STEPS = [
     ("prepare", "capture.sealed"),
-    ("commit", "capture.sealed"),
     ("rollback", "spool.removed"),
 ]
 MORE_STEPS = [
+    ("commit", "capture.sealed"),
     ("prepare", "spool.checkpoint_renamed"),
     ("commit", "apply.table_committed"),
     ("commit", "capture.read"),
@@ -60,7 +60,7 @@ def committed(lines: list[str]) -> list[str]:
     "steps", [STEPS, pytest.param(MORE_STEPS, marks=pytest.mark.slow)]
 )
 def test_sigkill_at_each_step_tells_each_prepare_and_its_end_once(
-    make_node: Callable[..., Node],
+    lend_node: Callable[[Path], Node],
     pg18: Database,
     tmp_path: Path,
     steps: list[tuple[str, str]],
@@ -71,7 +71,7 @@ def test_sigkill_at_each_step_tells_each_prepare_and_its_end_once(
         "create table one (id int primary key); create table two (id int primary key);"
         " create publication k for table one, two"
     )
-    node = make_node(settings=FAST_RETRY, environ={VARIABLE: str(points)}).start()
+    node = lend_node(points)
     node.sql(
         f"create subscription k connection {quote_literal(pg18.conninfo())} publication k"
         " with (two_phase = true)"

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from wal2lake.errors import PublisherError
-from wal2lake.observe.failpoints import VARIABLE, arm
+from wal2lake.observe.failpoints import arm
 from wal2lake.testing.node import Node
 
 EMIT = "select pg_logical_emit_message"
@@ -15,11 +15,11 @@ GET = "select data from pg_logical_slot_get_changes('s', null, null, 'include-xi
 
 
 def test_sigkill_at_each_step_of_capture_sends_every_commit_once(
-    make_node: Callable[..., Node], tmp_path: Path
+    lend_node: Callable[[Path], Node], tmp_path: Path
 ) -> None:
     points = tmp_path / "points"
     points.mkdir()
-    node = make_node(environ={VARIABLE: str(points)}).start()
+    node = lend_node(points)
     node.sql("create table public.t (id int primary key)")
     node.sql("insert into public.t values (0)")
     node.sql("select * from pg_create_logical_replication_slot('s', 'test_decoding')")

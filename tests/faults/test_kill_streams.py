@@ -299,7 +299,11 @@ def test_sigkill_at_each_durable_step_of_a_prepared_transaction(world: World) ->
 
 @pytest.mark.parametrize(
     "victims",
-    ["source", "source and receiver", pytest.param("all", marks=pytest.mark.slow)],
+    [
+        pytest.param("source", marks=pytest.mark.slow),
+        "source and receiver",
+        pytest.param("all", marks=pytest.mark.slow),
+    ],
 )
 def test_sigkill_of_the_source_inside_of_prepare_commit_prepared_and_rollback_prepared(
     world: World, victims: str

@@ -162,6 +162,7 @@ def test_full_disk_under_the_log_stops_feedback_and_passes(
     mirror.assert_equal(["public.t"])
 
 
+@pytest.mark.slow
 def test_a_filesystem_that_is_really_full_stops_feedback_and_passes(
     make_node: Callable[..., Node],
     pg18: Database,
