@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from psycopg import pq
+from tests.examples import examples
 from tests.fakes.values import TYPES, UGLY
 
 from wal2lake.errors import ApplyError
@@ -399,7 +400,7 @@ _ANY: dict[str, st.SearchStrategy[str]] = {
 @pytest.mark.parametrize("type_name", _ANY)
 def test_any_values_are_stored_as_their_text_is(source: Source, type_name: str) -> None:
     @settings(
-        max_examples=25,
+        max_examples=examples(25),
         deadline=None,
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
     )

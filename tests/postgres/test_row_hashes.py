@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.examples import examples
 
 from wal2lake.pg import Session, connect
 from wal2lake.pg.quoting import quote_literal
@@ -138,7 +139,7 @@ def test_a_server_hashes_as_this_node_does(session: Session) -> None:
 
 
 @settings(
-    max_examples=60,
+    max_examples=examples(60),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
@@ -160,7 +161,7 @@ def test_bytes_of_any_length_have_the_hash_of_the_server(
 
 
 @settings(
-    max_examples=30,
+    max_examples=examples(30),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )

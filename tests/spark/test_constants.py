@@ -11,6 +11,7 @@ from typing import Final
 import pyarrow as pa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.examples import examples
 
 from wal2lake.catalog import ColumnDef, TableDef
 from wal2lake.errors import Wal2LakeError
@@ -141,7 +142,7 @@ def bits(value: object) -> object:
 
 
 @settings(
-    max_examples=20,
+    max_examples=examples(20),
     deadline=None,
     database=None,
     suppress_health_check=list(HealthCheck),

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.examples import examples
 
 from wal2lake.lake.delta.stats import STRING_PREFIX, stats_for
 
@@ -94,7 +95,7 @@ def test_statistics_stop_where_delta_stops_reading_them() -> None:
     assert len(found["minValues"]) == 32
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.lists(st.text(max_size=2 * STRING_PREFIX), min_size=1, max_size=5))
 def test_string_bounds_hold_every_string(values: list[str]) -> None:
     values = [v.encode("utf-8", "ignore").decode() for v in values]

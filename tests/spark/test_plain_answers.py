@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
+from tests.examples import examples
 
 from wal2lake.catalog import ColumnDef, TableDef
 from wal2lake.engine.rows import plainanswers
@@ -224,7 +225,7 @@ _KEY = st.builds(
 
 @pytest.mark.slow
 @settings(
-    max_examples=40,
+    max_examples=examples(40),
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(where=_CONDITION, keys=st.lists(_KEY, max_size=3), rows=st.integers(0, 12))
