@@ -11,6 +11,7 @@ import pytest
 from pyiceberg.catalog import Catalog as PyIcebergCatalog
 from pyiceberg.catalog.glue import GlueCatalog as PyIcebergGlue
 from pyiceberg.catalog.sql import SqlCatalog
+from structlog.testing import capture_logs
 from tests.fakes.mirror_registering import RegisteringNode, ids, names
 from tests.fakes.objectstores import Server, s3_server
 
@@ -230,6 +231,26 @@ def test_a_catalog_that_is_down_holds_up_no_mirror(tmp_path: Path) -> None:
     reader = SqlCatalog("lake", uri=uri)
     assert ids(reader, "t1") == [1, 7]
     reader.engine.dispose()
+    assert node.registering is not None
+    node.registering.close()
+
+
+def test_an_entry_that_follows_is_not_logged_each_time(tmp_path: Path) -> None:
+    uri = f"sqlite:///{tmp_path}/others.sqlite"
+    settings = IcebergCatalogSettings(type="sql", uri=uri, name="lake")
+    node = RegisteringNode(
+        tmp_path, settings, lambda s: SqlIcebergCatalog(CatalogOptions.of_iceberg(s))
+    )
+    with capture_logs() as lines:
+        table = node.table(1)
+        node.round()
+        for number in range(3):
+            table.append({"id": [7 + number], "name": ["b"]})
+            node.round()
+        node.drop(table)
+        node.round()
+    states = [line["state"] for line in lines if line["event"] == "catalog entry"]
+    assert states == ["pending", "leaving"]
     assert node.registering is not None
     node.registering.close()
 

@@ -80,7 +80,7 @@ class Node:
         self.log = directory.parent / f"{directory.name}.log"
         self._environ = {
             **{
-                "WAL2LAKE_" + name.replace(".", "_", 1).upper(): str(value)
+                "WAL2LAKE_" + name.replace(".", "_").upper(): str(value)
                 for name, value in {**_DEFAULTS, **(settings or {})}.items()
             },
             **(environ or {}),

@@ -21,7 +21,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from wal2lake.catalog import RegisteredTables, read_registered, write_registered
+from wal2lake.catalog import (
+    EntryState,
+    RegisteredTable,
+    RegisteredTables,
+    read_registered,
+    write_registered,
+)
 from wal2lake.errors import Wal2LakeError
 from wal2lake.lake.catalogs import CatalogEntry, CatalogUnavailable, ExternalCatalog
 from wal2lake.local.catalogs.registry import EntryAttempts, EntryRules, Registry
@@ -209,7 +215,7 @@ class CatalogWorker:
         write_registered(self._path, content)
         self._saved = content
         for name, table in content.tables.items():
-            if name not in before or before[name].state is not table.state:
+            if _is_news(before.get(name), table):
                 self._log.info(
                     "catalog entry",
                     table=name,
@@ -217,3 +223,13 @@ class CatalogWorker:
                     state=str(table.state),
                     error=table.error,
                 )
+
+
+def _is_news(before: RegisteredTable | None, table: RegisteredTable) -> bool:
+    """Whether a state is worth a line. An entry that follows its table, which that of a mirror does
+    in each round, is not."""
+    if before is None:
+        return True
+    follows = {before.state, table.state} <= {EntryState.PENDING, EntryState.REGISTERED}
+    failed = before.error is not None or table.error is not None
+    return before.state is not table.state and (failed or not follows)
