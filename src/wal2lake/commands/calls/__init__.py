@@ -94,6 +94,10 @@ MAKE_SLOTS: Final = frozenset(
 NUMBERS: Final = frozenset({"pg_current_xact_id", "pg_current_xact_id_if_assigned"})
 """Functions about the running transaction, which therefore stays open."""
 
+SEQUENCES: Final = frozenset({"nextval", "setval", "currval", "lastval"})
+"""Functions of sequences, which see those that the block has made. All others see the committed
+catalog and change it at once, whatever becomes of the block."""
+
 READS: Final = {
     *MAKE_SLOTS,
     *NUMBERS,
@@ -120,4 +124,4 @@ def perform(
     return _FUNCTIONS[function](node, caller, *arguments)
 
 
-__all__ = ["MAKE_SLOTS", "NUMBERS", "READS", "perform", "warn_apart"]
+__all__ = ["MAKE_SLOTS", "NUMBERS", "READS", "SEQUENCES", "perform", "warn_apart"]

@@ -497,7 +497,8 @@ class LakeBackend:
                 " writes",
                 sqlstate="25001",
             )
-        return calls.perform(self._view, caller, request.function, request.arguments)
+        node = self._view if request.function in calls.SEQUENCES else self._node
+        return calls.perform(node, caller, request.function, request.arguments)
 
     def _write(
         self,
