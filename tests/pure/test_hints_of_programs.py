@@ -66,10 +66,16 @@ def refused(call: Callable[..., object], *arguments: object) -> Wal2LakeError:
 BESIDE = {
     "log.confirm": {"log.store": "s3://bucket/log"},
     "catalog.type": {"catalog.uri": "", "catalog.name": "lake"},
+    "iceberg.catalog.type": {"iceberg.catalog.uri": "", "iceberg.catalog.name": "lake"},
 }
 """What other settings a setting needs."""
 
-URIS = {"hive": "thrift://h:9083", "unity": "http://h:8080"}
+URIS = {
+    "hive": "thrift://h:9083",
+    "unity": "http://h:8080",
+    "rest": "http://h:8181",
+    "sql": "sqlite:///lake.db",
+}
 
 PARAMETERS = [(section, f) for section, kind in SECTIONS.items() for f in fields(kind)]
 
@@ -94,8 +100,9 @@ def test_each_setting_takes_what_its_hint_allows(
         # A cluster has no log and warehouse of its own.
         places = {"log.directory": "/l", "spark.warehouse": "/w"}
         beside = dict(BESIDE.get(name, {}))
-        if "catalog.uri" in beside:
-            beside["catalog.uri"] = URIS.get(value, "")
+        uri = f"{section}.uri"
+        if uri in beside:
+            beside[uri] = URIS.get(value, "")
         load(tmp_path, {}, {**places, **beside, parameter: value})
 
     misspelt = refused(give, "1", name[:-1] + "q")
@@ -121,8 +128,9 @@ def test_each_setting_takes_what_its_hint_allows(
                 give(one)
         elif "environment variable" in hint:
             # Other users of the machine see a command line.
-            assert f"WAL2LAKE_{section}_{f.name}".upper() in hint
-            load(tmp_path, {f"WAL2LAKE_{section}_{f.name}".upper(): "word"}, {})
+            variable = f"WAL2LAKE_{section}_{f.name}".replace(".", "_").upper()
+            assert variable in hint
+            load(tmp_path, {variable: "name:word"}, {})
         else:
             assert hint == f"Allowed is {f.metadata['allowed']}."
             give(str(f.default))
