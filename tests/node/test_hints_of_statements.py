@@ -519,7 +519,8 @@ def test_every_parameter_and_value_that_is_listed_is_taken(schema: Node) -> None
 def test_psql_copies_to_a_file(schema: Node, tmp_path: Path) -> None:
     for target in (f"'{tmp_path / 'file'}'", "program 'cat'"):
         assert hint_of(schema, f"copy hs.t to {target}") == (
-            "Anyone can COPY to stdout. psql's \\copy ... to command also works for anyone."
+            "Anyone can COPY to stdout or from stdin. psql's \\copy command also works"
+            " for anyone."
         )
     schema.sql("copy hs.t to stdout")
     subprocess.run(

@@ -53,6 +53,7 @@ from wal2lake.lake.port import (
     can_partition,
 )
 from wal2lake.lake.prefetch import Prefetched
+from wal2lake.lake.rowtexts import row_texts
 from wal2lake.lake.tablefiles import (
     AddedFile,
     DataFile,
@@ -89,5 +90,6 @@ __all__ = [
     "files_to_json",
     "instants",
     "locate_jars",
+    "row_texts",
     "tagged",
 ]

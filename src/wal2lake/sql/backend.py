@@ -33,6 +33,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Protocol
 
+from wal2lake.errors import Wal2LakeError
 from wal2lake.sql.grammar import StatementText
 from wal2lake.sql.grammar.copying import CopyOptions
 from wal2lake.sql.parameters import Parameters
@@ -98,6 +99,36 @@ class CopyRows:
     """For each column, whether its values are always quoted (FORCE_QUOTE)."""
 
 
+class CopyInput(Protocol):
+    """A COPY ... FROM STDIN, which gets what the client sends."""
+
+    @property
+    def columns(self) -> int:
+        """The number of columns."""
+        ...
+
+    @property
+    def is_binary(self) -> bool:
+        """Whether the format is binary."""
+        ...
+
+    def write(self, data: bytes) -> None:
+        """Take the next bytes. Raises the error of the first row that has one."""
+        ...
+
+    def finish(self) -> int:
+        """Store the rows; returns their number."""
+        ...
+
+    def failed(self, reason: str) -> Wal2LakeError:
+        """Return the error of a COPY that the client has ended for this reason."""
+        ...
+
+    def close(self) -> None:
+        """Discard what is not stored."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """The result of a statement. ``fields`` is None if the statement returns no rows."""
@@ -113,6 +144,9 @@ class Outcome:
     copy: CopyRows | None = None
     """The form of the rows if they are sent as CopyData. The session appends their number to the
     tag."""
+
+    input: CopyInput | None = None
+    """The target of the client's rows. The session appends their number to the tag."""
 
     def close(self) -> None:
         """Stop the statement's work: the client needs no further rows."""

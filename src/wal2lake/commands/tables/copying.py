@@ -22,9 +22,20 @@ def copied_rows(
     """Return a SELECT of the columns to copy; 42703 and 42701 as PostgreSQL.
 
     ``generated`` columns are left out. Naming one of them is 42P10."""
-    wanted = statement.columns
+    wanted = filled_columns(statement.columns, columns, generated, name)
+    chosen = ", ".join(map(quote_identifier, wanted))
+    return f"SELECT {chosen} FROM {quote_identifier(schema)}.{quote_identifier(name)}"
+
+
+def filled_columns(
+    wanted: Sequence[str] | None,
+    columns: Sequence[str],
+    generated: Collection[str],
+    name: str,
+) -> Sequence[str]:
+    """Return the columns that a COPY has. None: all but ``generated`` ones."""
     if wanted is None:
-        wanted = tuple(column for column in columns if column not in generated)
+        return tuple(column for column in columns if column not in generated)
     _check(wanted, columns, f' of relation "{name}"')
     for column in wanted:
         if column in generated:
@@ -33,8 +44,7 @@ def copied_rows(
                 sqlstate="42P10",
                 detail="Generated columns cannot be used in COPY.",
             )
-    chosen = ", ".join(map(quote_identifier, wanted))
-    return f"SELECT {chosen} FROM {quote_identifier(schema)}.{quote_identifier(name)}"
+    return wanted
 
 
 def forced_columns(

@@ -1,4 +1,4 @@
-"""Sends the rows of a COPY to the client.
+"""Sends the rows of a COPY to the client, and receives those of a COPY ... FROM STDIN.
 
 Comes in: the batches of an Outcome, with values in the text or binary format of their types. Goes
 out: CopyData messages, one for each row.
@@ -23,10 +23,12 @@ from typing import Final, cast
 import numpy as np
 import pyarrow as pa
 
+from wal2lake.door.client.conversation import ClientConversation
 from wal2lake.door.client.transport import Transport
 from wal2lake.door.session.results import TEXT_IN_BINARY
-from wal2lake.sql.backend import CopyRows, Outcome, ResultBatch
-from wal2lake.sql.grammar.copying import CopyFormat, CopyOptions
+from wal2lake.errors import ProtocolViolation
+from wal2lake.sql.backend import CopyInput, CopyRows, Outcome, ResultBatch
+from wal2lake.sql.grammar.copying import CopyFormat, CopyOptions, Header
 from wal2lake.sql.parameters import convert_column, is_utf8
 from wal2lake.wire.encoder import Parts, big_endian, offsets_of
 from wal2lake.wire.frontback import write_backend, write_data_rows
@@ -90,7 +92,7 @@ def send_copy(
             encode = _binary_rows(textual, encoding)
         else:
             encode = text_rows(copy, encoding)
-            if copy.options.header:
+            if copy.options.header is not Header.NONE:
                 names = [[field.name.encode()] for field in fields]
                 plain = replace(copy, forced=(False,) * len(fields))
                 transport.write(text_rows(plain, encoding)(names, 1))
@@ -115,6 +117,40 @@ def send_copy(
         transport.write(_data(lead + _TRAILER))
     transport.write(b"c\0\0\0\4")
     return rows
+
+
+def receive_copy(
+    target: CopyInput,
+    conversation: ClientConversation,
+    *,
+    check: Callable[[], None],
+) -> int:
+    """Receive a COPY; return the number of rows. ``check`` may raise; it is called for each
+    message.
+
+    Source: CopyGetData() in copyfromparse.c."""
+    formats = (int(target.is_binary),) * target.columns
+    conversation.send(CopyResponse(CopyMode.IN, int(target.is_binary), formats))
+    conversation.transport.flush()
+    try:
+        while True:
+            frame = conversation.next_frame()
+            check()
+            if frame.kind == b"d":
+                target.write(frame.body)
+            elif frame.kind == b"c":
+                return target.finish()
+            elif frame.kind == b"f":
+                reason = frame.body.rstrip(b"\0").decode(
+                    conversation.codec(), "replace"
+                )
+                raise target.failed(reason)
+            elif frame.kind not in (b"H", b"S"):
+                raise ProtocolViolation(
+                    f"unexpected message type 0x{frame.kind[0]:02X} during COPY from stdin"
+                )
+    finally:
+        target.close()
 
 
 def _slices(batch: ResultBatch, *, alone: bool) -> Iterator[tuple[list[Column], int]]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from wal2lake.door.client.conversation import ClientConversation
-from wal2lake.door.session.copying import send_copy
+from wal2lake.door.session.copying import receive_copy, send_copy
 from wal2lake.door.session.executor import Executor
 from wal2lake.door.session.interrupts import Interrupts
 from wal2lake.door.session.prepared import (
@@ -223,6 +223,11 @@ class ExtendedQuery:
 
     def _completed(self, outcome: Outcome) -> str:
         """Finish a statement that a row limit does not apply to: a COPY, or one without rows."""
+        if outcome.input is not None:
+            rows = receive_copy(
+                outcome.input, self._conversation, check=self._interrupts.check
+            )
+            return f"{outcome.tag} {rows}"
         if outcome.copy is None:
             return outcome.tag
         rows = send_copy(

@@ -38,7 +38,7 @@ from wal2lake.door.client.diagnostics import (
     notice_fields,
 )
 from wal2lake.door.client.transport import ReadTimeout, TransportClosed
-from wal2lake.door.session.copying import send_copy
+from wal2lake.door.session.copying import receive_copy, send_copy
 from wal2lake.door.session.executor import Executor
 from wal2lake.door.session.extended import ExtendedQuery
 from wal2lake.door.session.interrupts import Interrupts
@@ -355,6 +355,11 @@ class ClientSession:
         """Send the notices and rows of an Outcome; return the command tag."""
         for notice in outcome.notices:
             self.notice(notice)
+        if outcome.input is not None:
+            rows = receive_copy(
+                outcome.input, self._conversation, check=self.interrupts.check
+            )
+            return f"{outcome.tag} {rows}"
         if outcome.fields is None:
             return outcome.tag
         if outcome.copy is not None:

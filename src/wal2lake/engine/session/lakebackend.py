@@ -25,7 +25,7 @@ import itertools
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import cache, partial
 from typing import Any, Final
 
@@ -41,9 +41,14 @@ from wal2lake.commands.tables.past import AsOf, PastVersions, refuse_to_write
 from wal2lake.engine.rows.answers import ValueFormats, answered
 from wal2lake.engine.rows.filtered import FilteredRead
 from wal2lake.engine.rows.returned import ReturnedRows
+from wal2lake.engine.session.analysedstatements import (
+    AnalysedStatement,
+    analysed_again,
+    described_write,
+)
 from wal2lake.engine.session.blockdefinitions import BlockDefinitions
 from wal2lake.engine.session.constraintmodes import set_constraints
-from wal2lake.engine.session.copies import copy_outcome
+from wal2lake.engine.session.copies import copied_in, copy_outcome
 from wal2lake.engine.session.filledtables import create_as, places_in_query
 from wal2lake.engine.session.parametertypes import (
     bound_parameters,
@@ -53,7 +58,6 @@ from wal2lake.engine.session.parametertypes import (
 from wal2lake.engine.session.sessionroles import SessionRoles
 from wal2lake.engine.session.sessionsnapshots import SessionSnapshots
 from wal2lake.engine.session.tablenames import Used, table_names
-from wal2lake.engine.session.writtenstatements import analysed_again, described_write
 from wal2lake.errors import (
     FeatureNotSupportedError,
     UsageError,
@@ -83,9 +87,8 @@ from wal2lake.sql.backend import (
 )
 from wal2lake.sql.grammar import StatementText, parse, parse_string
 from wal2lake.sql.grammar.constraints import is_set_constraints
-from wal2lake.sql.grammar.copying import CopyOptions, CopyTo
+from wal2lake.sql.grammar.copying import CopyFrom, CopyOptions, CopyTo
 from wal2lake.sql.grammar.lexer import command_name
-from wal2lake.sql.grammar.parser import ParsedStatement
 from wal2lake.sql.grammar.statements import (
     CommandKind,
     DropTable,
@@ -126,27 +129,6 @@ _OF_BLOCKS: Final = {**_OF_REPLICATION, **tables.OF_BLOCKS}
 """Commands that a transaction block can roll back."""
 
 
-@dataclass(slots=True)
-class _Statement:
-    """A prepared statement (the port's ``Prepared``)."""
-
-    sql: str
-    statement: ParsedStatement
-    param_oids: Sequence[int]
-    backend: LakeBackend
-    system: bool
-    _fields: Sequence[FieldDescription] | None = field(default=None)
-    _described: bool = False
-
-    @property
-    def fields(self) -> Sequence[FieldDescription] | None:
-        """The result's fields, computed when first read."""
-        if not self._described:
-            self._fields = self.backend.describe(self)
-            self._described = True
-        return self._fields
-
-
 class LakeBackend:
     """The backend of one session. The port documents callers and order."""
 
@@ -178,7 +160,7 @@ class LakeBackend:
         """Parse a query string by PostgreSQL's grammar."""
         return parse_string(sql)
 
-    def prepare(self, sql: str, param_oids: Sequence[int]) -> _Statement:
+    def prepare(self, sql: str, param_oids: Sequence[int]) -> AnalysedStatement:
         """Parse a statement; errors about names come from ``fields`` or ``execute``."""
         statement = parse(sql)
         oids = stated_types(sql, statement, param_oids)
@@ -196,7 +178,7 @@ class LakeBackend:
             oids = parameter_types(
                 sql, statement, oids, lambda: resolver(self._caller()), zone, system
             )
-        return _Statement(sql, statement, oids, self, system)
+        return AnalysedStatement(sql, statement, oids, self.describe, system)
 
     def execute(
         self,
@@ -205,7 +187,7 @@ class LakeBackend:
         result_formats: Sequence[Format],
     ) -> Outcome:
         """Execute a prepared statement."""
-        assert isinstance(prepared, _Statement)
+        assert isinstance(prepared, AnalysedStatement)
         # A cancel is repeated, so one that came just before is not lost.
         self._cancelled.clear()
         caller = self._caller()
@@ -221,6 +203,8 @@ class LakeBackend:
                 statement,
                 lambda sql, options: self._copied_rows(caller, sql, options),
             )
+        if isinstance(statement, CopyFrom):
+            return self._copy_in(caller, statement)
         if isinstance(statement, TruncateTable):
             self._definitions.refuse_writes()
             return Outcome(self._truncate(caller, statement))
@@ -269,15 +253,11 @@ class LakeBackend:
     def _create_as(
         self,
         caller: Caller,
-        prepared: _Statement,
+        prepared: AnalysedStatement,
         statement: CreateTableAs,
         bound: tuple[BoundParameter, ...],
     ) -> str:
-        self._refuse_in_read_only(command_name(prepared.sql))
-        self._definitions.refuse_writes()
-        if self._transaction.kind is TransactionKind.STATEMENT:
-            # The table and its rows are committed together, not each with its statement.
-            self._transaction.kind = TransactionKind.PIPELINE
+        self._begin_filling(command_name(prepared.sql))
         return create_as(
             lambda: self._view,
             caller,
@@ -415,7 +395,9 @@ class LakeBackend:
 
     # ---- statements -----------------------------------------------------------------
 
-    def describe(self, prepared: _Statement) -> Sequence[FieldDescription] | None:
+    def describe(
+        self, prepared: AnalysedStatement
+    ) -> Sequence[FieldDescription] | None:
         """Return the result's columns without running the statement; None without a result."""
         statement = prepared.statement
         if isinstance(statement, OtherStatement) and statement.kind in _WRITES:
@@ -439,7 +421,7 @@ class LakeBackend:
     def _run_other(
         self,
         caller: Caller,
-        prepared: _Statement,
+        prepared: AnalysedStatement,
         statement: OtherStatement,
         bound: tuple[BoundParameter, ...],
         wanted: ValueFormats,
@@ -478,6 +460,25 @@ class LakeBackend:
         if query.system:
             wanted = ValueFormats(wanted.of(len(query.fields or ())))
         return self._run_other(caller, query, copied, (), wanted)
+
+    def _copy_in(self, caller: Caller, statement: CopyFrom) -> Outcome:
+        self._begin_filling("COPY FROM")
+        return copied_in(
+            self._view,
+            self._transaction,
+            self.snapshots.of_statement(),
+            self._sequences.of_statement(caller.check),
+            caller,
+            statement,
+            self._rendering(),
+            self._context.parameters.raw("client_encoding"),
+        )
+
+    def _begin_filling(self, verb: str) -> None:
+        self._refuse_in_read_only(verb)
+        self._definitions.refuse_writes()
+        if self._transaction.kind is TransactionKind.STATEMENT:
+            self._transaction.kind = TransactionKind.PIPELINE
 
     def _perform(self, caller: Caller, request: FunctionRequest) -> object:
         """Run a function that a system query has called."""

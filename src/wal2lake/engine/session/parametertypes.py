@@ -16,7 +16,7 @@ from wal2lake.catalog import ColumnDef
 from wal2lake.errors import Wal2LakeError
 from wal2lake.pgtypes.params import binary_param_to_text
 from wal2lake.sql.backend import Parameter
-from wal2lake.sql.grammar.copying import CopyTo
+from wal2lake.sql.grammar.copying import CopyFrom, CopyTo
 from wal2lake.sql.grammar.lexer import parameter_count
 from wal2lake.sql.grammar.statements import CommandKind, OtherStatement
 from wal2lake.sql.query.changes.stored import SequenceRange
@@ -42,7 +42,7 @@ def sample_values(column: ColumnDef, count: int | None) -> SequenceRange:
 def stated_types(sql: str, statement: object, oids: Sequence[int]) -> list[int]:
     """Return the OID that the client states for each parameter of the statement; 0: none."""
     # As in PostgreSQL, the query of a COPY is analysed only when it runs.
-    used = 0 if isinstance(statement, CopyTo) else parameter_count(sql)
+    used = 0 if isinstance(statement, CopyTo | CopyFrom) else parameter_count(sql)
     return [*oids, *[0] * (used - len(oids))]
 
 

@@ -84,16 +84,16 @@ from wal2lake.local.transaction.rowwrites import (
     ChangedRows,
     Take,
     change_rows,
+    keys_to_move,
     moved_keys,
 )
 from wal2lake.local.transaction.upserts import upsert_rows
 from wal2lake.local.transaction.writtenchecks import refuse_violations
 from wal2lake.model import Deferral, Oid
 from wal2lake.pg import Check
-from wal2lake.pgtypes.encode.text import arrow_to_text
 from wal2lake.publish.capture.statementchanges import Statement
 from wal2lake.sql.backend import TransactionKind
-from wal2lake.sql.query.changes.stored import SparkWrite, about_null, identifying
+from wal2lake.sql.query.changes.stored import SparkWrite, about_null
 from wal2lake.sql.query.results import Rendering
 from wal2lake.sql.query.translate import TableRef
 
@@ -331,6 +331,21 @@ class LocalTransaction:
             return self._run_directly(write, job_group, take)
         return self._run_on_branch(branched, write, rendering, job_group, take)
 
+    def load(
+        self,
+        write: SparkWrite,
+        rendering: Rendering,
+        job_group: str,
+        commit: Callable[[], int],
+    ) -> int:
+        """Add rows to a table of ``targets`` in a block; returns their number.
+
+        ``commit``: commits their files to the branch. Raises 23505 for a duplicate key."""
+        branched = self._branches[write.table.storage]
+        return self._run_on_branch(
+            branched, write, rendering, job_group, lambda rows: None, commit
+        )
+
     def _run_directly(self, write: SparkWrite, job_group: str, take: Take) -> int:
         """Execute an autocommit statement that needs no branch, as a commit of the table."""
         node = self._node
@@ -376,6 +391,7 @@ class LocalTransaction:
         rendering: Rendering,
         job_group: str,
         take: Take,
+        load: Callable[[], int] | None = None,
     ) -> int:
         node = self._node
         if branched.unjudged and write.by_key:
@@ -387,7 +403,7 @@ class LocalTransaction:
             and not branched.moves.too_many
             and has_slots(node)
         ):
-            moved = self._moved(write, job_group)
+            moved = keys_to_move(node, write, job_group, MOST_ROWS + 1)
             branched.moves = branched.moves.then(moved)
 
         upserted = 0
@@ -400,7 +416,10 @@ class LocalTransaction:
                 branched.moves = branched.moves.then(moved)
             take(rows)
 
-        changed = self._change(write, job_group, partial(write_plainly, node), keep)
+        if load is None:
+            changed = self._change(write, job_group, partial(write_plainly, node), keep)
+        else:
+            changed = load()
         rows = self._execute(write, job_group) if changed is None else []
         before, after = branched.version, node.branches.state(branched.branch).version
         commits = node.tables.actions(branched.branch.location, before + 1, after)
@@ -421,7 +440,7 @@ class LocalTransaction:
             branched.truncated = (branched.truncated or 0) | truncates
         if after != before or truncates is not None:
             self._note(branched, before, truncates, moved)
-        if write.table.checks and added:
+        if write.table.checks and added and load is None:
             state = node.branches.state(branched.branch)
             refuse_violations(write.table, state, added)
         brings_keys = write.brings_keys and write.table.key and after != before
@@ -507,23 +526,6 @@ class LocalTransaction:
             error.about = about_null(error, write.table)
             raise
         return [batch for batch in result.batches if batch.num_rows]
-
-    def _moved(self, write: SparkWrite, job_group: str) -> list[MovedKey]:
-        """Return the keys that an UPDATE is about to change, in capture's form."""
-        columns = identifying(write.table)
-        sql = f"{write.moves} LIMIT {MOST_ROWS + 1}"
-        moved: list[MovedKey] = []
-        for batch in self._node.queries.run(sql, job_group=job_group).batches:
-            texts = [
-                arrow_to_text(array, int(column.type_oid), column.typmod)
-                for array, column in zip(batch.columns, columns * 2, strict=True)
-            ]
-            values = [
-                [t if t is None else t.decode() for t in column] for column in texts
-            ]
-            old, new = values[: len(columns)], values[len(columns) :]
-            moved += map(MovedKey, zip(*old, strict=True), zip(*new, strict=True))
-        return moved
 
     # ---- savepoints -----------------------------------------------------------------
 

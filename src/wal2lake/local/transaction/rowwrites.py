@@ -317,6 +317,25 @@ def moved_keys(write: SparkWrite, changed: ChangedRows, most: int) -> list[Moved
     return list(islice(moved, most))
 
 
+def keys_to_move(
+    node: HasQueries, write: SparkWrite, job_group: str, most: int
+) -> list[MovedKey]:
+    """Return the keys that an UPDATE of Spark's is about to change, in capture's form; no more than
+    ``most``."""
+    columns = identifying(write.table)
+    moved: list[MovedKey] = []
+    sql = f"{write.moves} LIMIT {most}"
+    for batch in node.queries.run(sql, job_group=job_group).batches:
+        texts = [
+            arrow_to_text(array, int(column.type_oid), column.typmod)
+            for array, column in zip(batch.columns, columns * 2, strict=True)
+        ]
+        values = [[t if t is None else t.decode() for t in column] for column in texts]
+        old, new = values[: len(columns)], values[len(columns) :]
+        moved += map(MovedKey, zip(*old, strict=True), zip(*new, strict=True))
+    return moved
+
+
 def _texts(values: pa.ChunkedArray, column: Any) -> Sequence[str | None]:
     array = values.combine_chunks()
     texts = arrow_to_text(array, int(column.type_oid), column.typmod)

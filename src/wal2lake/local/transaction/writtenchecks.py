@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Final
 
 import pyarrow as pa
 
@@ -21,6 +22,9 @@ from wal2lake.local.access import check_tables
 from wal2lake.local.node import Caller
 from wal2lake.local.ports import HasCatalog
 from wal2lake.local.transaction.generation import refuse_altered
+
+_OF_ROWS: Final = (CHECK_VIOLATION, "23502")
+"""SQLSTATEs of errors whose DETAIL may have the values of a row."""
 
 
 def refuse_violations(
@@ -59,7 +63,7 @@ def values_hidden(node: HasCatalog, caller: Caller, table: TableDef) -> Iterator
     try:
         yield
     except UsageError as error:
-        if error.sqlstate == CHECK_VIOLATION and error.detail is not None:
+        if error.sqlstate in _OF_ROWS and error.detail is not None:
             try:
                 check_tables(node.catalog, caller, {table.oid: (table, "r")})
             except UsageError:

@@ -21,7 +21,7 @@ from wal2lake.sql.grammar.access.grants import alter_owner, grant, revoke
 from wal2lake.sql.grammar.access.roles import alter_role, create_role, drop_role
 from wal2lake.sql.grammar.altering.alterstatements import AlterTableStatement
 from wal2lake.sql.grammar.altering.parsing import alter_table
-from wal2lake.sql.grammar.copying import CopyTo, copy
+from wal2lake.sql.grammar.copying import CopyFrom, CopyTo, copy
 from wal2lake.sql.grammar.cursor import TokenCursor
 from wal2lake.sql.grammar.lexer import (
     StatementText,
@@ -69,6 +69,7 @@ ParsedStatement = (
     | AccessStatement
     | PublicationStatement
     | CopyTo
+    | CopyFrom
     | CreateTableAs
     | VacuumTables
     | VerifyTables

@@ -1,11 +1,13 @@
-"""Parses COPY ... TO STDOUT.
+"""Parses COPY.
 
     COPY name [(column, ...)] TO STDOUT [[WITH] options]
     COPY (query) TO STDOUT [[WITH] options]
+    COPY name [(column, ...)] FROM STDIN [[WITH] options]
 
-Takes: a cursor behind COPY. Gives: a ``CopyTo`` value. Options are a list in parentheses, or are
-written in the syntax of PostgreSQL before 9.0 or before 7.3; all get the names of the list.
-``options`` checks them. ``filtered`` recognizes the query of a subscriber with a row filter.
+Takes: a cursor behind COPY. Gives: a ``CopyTo`` or ``CopyFrom`` value. Options are a list in
+parentheses, or are written in the syntax of PostgreSQL before 9.0 or before 7.3; all get the names
+of the list. ``options`` checks them. ``filtered`` recognizes the query of a subscriber with a row
+filter.
 
 Source: gram.y, CopyStmt.
 """
@@ -22,6 +24,7 @@ from wal2lake.sql.grammar.copying.options import (
     CopyFormat,
     CopyOption,
     CopyOptions,
+    Header,
     copy_options,
 )
 from wal2lake.sql.grammar.cursor import TokenCursor
@@ -31,9 +34,11 @@ from wal2lake.sql.grammar.statements import QualifiedName
 __all__ = [
     "AllColumns",
     "CopyFormat",
+    "CopyFrom",
     "CopyOption",
     "CopyOptions",
     "CopyTo",
+    "Header",
     "copy",
     "copy_options",
 ]
@@ -54,7 +59,18 @@ class CopyTo:
     """The options as written, unchecked: the table's existence is checked before them."""
 
 
-def copy(cursor: TokenCursor) -> CopyTo:
+@dataclass(frozen=True, slots=True)
+class CopyFrom:
+    """COPY ... FROM STDIN."""
+
+    table: QualifiedName
+    columns: tuple[str, ...] | None
+    """The columns that have values. None: all."""
+    options: tuple[CopyOption, ...] = ()
+    """The options as written, unchecked: the table's existence is checked before them."""
+
+
+def copy(cursor: TokenCursor) -> CopyTo | CopyFrom:
     """Parse the rest of a COPY."""
     options: list[CopyOption] = []
     table, columns, query, start = None, None, None, 0
@@ -71,11 +87,9 @@ def copy(cursor: TokenCursor) -> CopyTo:
             columns = cursor.commas(cursor.name)
             cursor.expect_mark(")")
         if cursor.take("from"):
-            raise FeatureNotSupportedError(
-                "COPY FROM is not supported", hint="Use INSERT."
-            )
+            return _copy_from(cursor, table, columns, options)
     cursor.expect("to")
-    _destination(cursor)
+    _destination(cursor, "to")
     if table is not None:
         options += _delimiters(cursor)
     cursor.take("with")
@@ -86,7 +100,24 @@ def copy(cursor: TokenCursor) -> CopyTo:
     return CopyTo(table, columns, query, start + 1, tuple(options))
 
 
-def _destination(cursor: TokenCursor) -> None:
+def _copy_from(
+    cursor: TokenCursor,
+    table: QualifiedName,
+    columns: tuple[str, ...] | None,
+    options: list[CopyOption],
+) -> CopyFrom:
+    _destination(cursor, "from")
+    options += _delimiters(cursor)
+    cursor.take("with")
+    options += _generic(cursor) if cursor.take_mark("(") else _words(cursor)
+    if cursor.token.is_word("where"):
+        raise FeatureNotSupportedError("COPY FROM with WHERE is not supported")
+    cursor.expect_end()
+    return CopyFrom(table, columns, tuple(options))
+
+
+def _destination(cursor: TokenCursor, direction: str) -> None:
+    """STDIN or STDOUT, whatever the direction; a file or a program is refused."""
     program = cursor.take("program")
     if not program and (cursor.take("stdout") or cursor.take("stdin")):
         return
@@ -97,8 +128,8 @@ def _destination(cursor: TokenCursor) -> None:
         if program
         else "permission denied to COPY to a file",
         sqlstate="42501",
-        hint="Anyone can COPY to stdout. psql's \\copy ... to command also works for"
-        " anyone.",
+        hint="Anyone can COPY to stdout or from stdin. psql's \\copy command also works"
+        " for anyone.",
     )
 
 

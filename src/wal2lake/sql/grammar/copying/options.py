@@ -1,4 +1,4 @@
-"""Checks the options of a COPY ... TO.
+"""Checks the options of a COPY.
 
 Comes in: options as written, in the new or an old syntax. Goes out: ``CopyOptions``, or
 PostgreSQL's error; the checks are in PostgreSQL's order.
@@ -25,6 +25,15 @@ class CopyFormat(Enum):
     BINARY = "binary"
 
 
+class Header(Enum):
+    """Treatment of the first line of a COPY FROM."""
+
+    NONE = "none"
+    SKIP = "skip"
+    MATCH = "match"
+    """The line has the names of the columns."""
+
+
 class AllColumns(Enum):
     """``*`` in place of a list of column names."""
 
@@ -49,12 +58,20 @@ class CopyOptions:
     format: CopyFormat = CopyFormat.TEXT
     delimiter: str = "\t"
     null: str = "\\N"
-    header: bool = False
+    header: Header = Header.NONE
+    """COPY TO: any value but NONE writes the line."""
     quote: str = '"'
     escape: str = '"'
     force_quote: tuple[str, ...] | AllColumns = ()
     encoding: str | None = None
     """PostgreSQL's name of the encoding. None: the client's encoding."""
+    force_not_null: tuple[str, ...] | AllColumns = ()
+    force_null: tuple[str, ...] | AllColumns = ()
+    skips_errors: bool = False
+    """ON_ERROR ignore: rows with values that cannot be read are left out."""
+    reject_limit: int | None = None
+    verbosity: str = "default"
+    """LOG_VERBOSITY: silent, default or verbose."""
 
 
 _SYNTAX: Final = "42601"
@@ -63,9 +80,12 @@ _NOT_IN_TEXT: Final = frozenset("\\.abcdefghijklmnopqrstuvwxyz0123456789")
 
 
 def copy_options(
-    options: Sequence[CopyOption], canonical: Callable[[str], str | None]
+    options: Sequence[CopyOption],
+    canonical: Callable[[str], str | None],
+    *,
+    is_from: bool = False,
 ) -> CopyOptions:
-    """Check the options of a COPY; raises PostgreSQL's errors.
+    """Check the options of a COPY TO or FROM; raises PostgreSQL's errors.
 
     ``canonical`` gives PostgreSQL's name of an encoding for any of its spellings, or None.
     """
@@ -75,6 +95,12 @@ def copy_options(
             raise syntax_error(f'option "{option.name}" not recognized', option.start)
         if option.name in values:
             raise syntax_error("conflicting or redundant options", option.start)
+        if option.name == "on_error" and is_from:
+            values[option.name] = _on_error_from(option)
+            continue
+        if option.name == "header" and is_from:
+            values[option.name] = _header_from(option)
+            continue
         values[option.name] = _READERS[option.name](option)
         if option.name == "encoding":
             values["encoding"] = canonical(values["encoding"])
@@ -83,10 +109,10 @@ def copy_options(
                     option,
                     'argument to option "encoding" must be a valid encoding name',
                 )
-    return _check_combinations(values)
+    return _check_combinations(values, is_from=is_from)
 
 
-def _check_combinations(values: dict[str, Any]) -> CopyOptions:
+def _check_combinations(values: dict[str, Any], *, is_from: bool) -> CopyOptions:
     """Check which options may be combined, and fill in the defaults."""
     form = values.get("format", CopyFormat.TEXT)
     csv, binary = form is CopyFormat.CSV, form is CopyFormat.BINARY
@@ -107,7 +133,8 @@ def _check_combinations(values: dict[str, Any]) -> CopyOptions:
             )
     if not csv and delimiter in _NOT_IN_TEXT:
         raise _invalid_value(f'COPY delimiter cannot be "{delimiter}"')
-    if binary and values.get("header"):
+    header = values.get("header", Header.NONE)
+    if binary and header is not Header.NONE:
         raise FeatureNotSupportedError("cannot specify HEADER in BINARY mode")
     if csv:
         _check_one_byte("quote", quote)
@@ -118,8 +145,10 @@ def _check_combinations(values: dict[str, Any]) -> CopyOptions:
         for name in ("quote", "escape", "force_quote", "force_not_null", "force_null"):
             if values.get(name, ()) != ():
                 raise FeatureNotSupportedError(f"COPY {name.upper()} requires CSV mode")
+    if is_from and values.get("force_quote"):
+        raise FeatureNotSupportedError("COPY FORCE_QUOTE cannot be used with COPY FROM")
     for name in ("force_not_null", "force_null"):
-        if values.get(name):
+        if values.get(name) and not is_from:
             raise _copy_from_only(name)
     if delimiter in null:
         raise _invalid_value(
@@ -129,23 +158,37 @@ def _check_combinations(values: dict[str, Any]) -> CopyOptions:
         raise _invalid_value(
             "CSV quote character must not appear in the NULL specification"
         )
-    if values.get("freeze"):
-        raise _copy_from_only("freeze")
-    if "default" in values:
-        # Among the options that COPY TO refuses, only DEFAULT has SQLSTATE 0A000.
-        raise FeatureNotSupportedError("COPY DEFAULT cannot be used with COPY TO")
-    if "reject_limit" in values:
+    if not is_from:
+        _refuse_those_of_from(values)
+    elif values.get("default") is not None:
+        raise FeatureNotSupportedError("COPY FROM with DEFAULT is not supported")
+    elif binary and values.get("on_error"):
+        raise SqlSyntaxError("only ON_ERROR STOP is allowed in BINARY mode")
+    if "reject_limit" in values and not values.get("on_error"):
         raise _invalid_value("COPY REJECT_LIMIT requires ON_ERROR to be set to IGNORE")
     return CopyOptions(
         form,
         delimiter,
         null,
-        values.get("header", False),
+        header,
         quote,
         escape,
         values.get("force_quote", ()),
         values.get("encoding"),
+        values.get("force_not_null", ()),
+        values.get("force_null", ()),
+        bool(values.get("on_error")),
+        values.get("reject_limit"),
+        values.get("log_verbosity", "default"),
     )
+
+
+def _refuse_those_of_from(values: dict[str, Any]) -> None:
+    if values.get("freeze"):
+        raise _copy_from_only("freeze")
+    if "default" in values:
+        # Among the options that COPY TO refuses, only DEFAULT has SQLSTATE 0A000.
+        raise FeatureNotSupportedError("COPY DEFAULT cannot be used with COPY TO")
 
 
 def _check_one_byte(option_name: str, text: str) -> None:
@@ -206,13 +249,19 @@ def _boolean_or_none(option: CopyOption) -> bool | None:
     return False if word in ("0", "false", "off") else None
 
 
-def _header(option: CopyOption) -> bool:
+def _header(option: CopyOption) -> Header:
+    if _header_from(option) is Header.MATCH:
+        word = _string(option)
+        raise FeatureNotSupportedError(f'cannot use "{word}" with HEADER in COPY TO')
+    return _header_from(option)
+
+
+def _header_from(option: CopyOption) -> Header:
     truth = _boolean_or_none(option)
     if truth is not None:
-        return truth
-    word = _string(option)
-    if word.lower() == "match":
-        raise FeatureNotSupportedError(f'cannot use "{word}" with HEADER in COPY TO')
+        return Header.SKIP if truth else Header.NONE
+    if _string(option).lower() == "match":
+        return Header.MATCH
     raise SqlSyntaxError(f'{option.name} requires a Boolean value or "match"')
 
 
@@ -228,6 +277,13 @@ def _on_error(option: CopyOption) -> None:
     raise _option_error(option, "COPY ON_ERROR cannot be used with COPY TO")
 
 
+def _on_error_from(option: CopyOption) -> bool:
+    text = _string(option)
+    if text.lower() not in ("stop", "ignore"):
+        raise _option_error(option, f'COPY ON_ERROR "{text}" not recognized')
+    return text.lower() == "ignore"
+
+
 def _reject_limit(option: CopyOption) -> int:
     text = _string(option)
     try:
@@ -239,10 +295,11 @@ def _reject_limit(option: CopyOption) -> int:
     return number
 
 
-def _log_verbosity(option: CopyOption) -> None:
+def _log_verbosity(option: CopyOption) -> str:
     text = _string(option)
     if text.lower() not in ("silent", "default", "verbose"):
         raise _option_error(option, f'COPY LOG_VERBOSITY "{text}" not recognized')
+    return text.lower()
 
 
 _READERS: Final[dict[str, Callable[[CopyOption], Any]]] = {

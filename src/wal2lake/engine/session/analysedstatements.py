@@ -1,4 +1,5 @@
-"""Writes of a session: their results before they run, and another analysis if a table has changed.
+"""Statements that are analysed: prepared ones, the results of writes before they run, and another
+analysis if a table has changed.
 
 Called by ``lakebackend``.
 """
@@ -6,12 +7,14 @@ Called by ``lakebackend``.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 from wal2lake.engine.rows.returned import returned_fields
 from wal2lake.engine.session.parametertypes import sample_values
 from wal2lake.lake import CommitConflict
 from wal2lake.local.transaction.local import DefinitionChanged, LocalTransaction
+from wal2lake.sql.grammar.parser import ParsedStatement
 from wal2lake.sql.query.translate import BoundParameter, Resolver
 from wal2lake.sql.query.writes import translate_write
 from wal2lake.wire.frontback import FieldDescription
@@ -32,6 +35,28 @@ def described_write(
     write = translate_write(sql, resolver(), nulls, zone, next_values=sample_values)
     returning = None if write.by_rows is None else write.by_rows.returning
     return None if returning is None else returned_fields(returning)
+
+
+@dataclass(slots=True)
+class AnalysedStatement:
+    """A prepared statement (the port's ``Prepared``)."""
+
+    sql: str
+    statement: ParsedStatement
+    param_oids: Sequence[int]
+    describe: Callable[[AnalysedStatement], Sequence[FieldDescription] | None]
+    system: bool
+    """Whether the embedded SQL engine answers it."""
+    _fields: Sequence[FieldDescription] | None = field(default=None)
+    _described: bool = False
+
+    @property
+    def fields(self) -> Sequence[FieldDescription] | None:
+        """The result's fields, computed when first read."""
+        if not self._described:
+            self._fields = self.describe(self)
+            self._described = True
+        return self._fields
 
 
 def analysed_again(transaction: LocalTransaction, statement: Callable[[bool], T]) -> T:
