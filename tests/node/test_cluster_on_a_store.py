@@ -159,3 +159,41 @@ def test_a_node_on_a_cluster_that_shares_only_the_store(
         files = [path] if path.is_file() else path.iterdir()
         assert not any(secret in file.read_text(errors="replace") for file in files)
     node.sql("drop subscription cs")
+
+
+@pytest.mark.slow
+def test_a_node_on_a_cluster_of_one_machine(pg18: Database, private: Path) -> None:
+    """Spark's ``local-cluster``: executors are processes of their own, as on other machines."""
+    pg18.psql(
+        "create schema cs;"
+        " create table cs.item (id int primary key, n int, v text);"
+        " insert into cs.item select i, i % 7, repeat(md5(i::text), 2)"
+        "  from generate_series(1, 60000) i;"
+        " create publication cs for tables in schema cs"
+    )
+    with (
+        s3_server() as server,
+        Node(
+            private / "data", settings=settings_of(server, "local-cluster[2,1,1024]")
+        ) as node,
+    ):
+        node.init().start(wait=False).wait_ready(SECONDS)
+        create(node, pg18, "cs")
+        mirror = Mirror(node, pg18.conninfo(), "cs")
+        mirror.synced(SECONDS)
+        node.sql("create table own (id int primary key, v text)")
+        node.sql("insert into own select id, upper(v) from cs.item where id <= 1000")
+        node.sql("update own set v = v || id where id < 500")
+        assert node.sql("select count(*) from own where v like '%499'") == [("1",)]
+        pg18.transactions(
+            [
+                f"insert into cs.item select i, 0, 'e' || i"
+                f"  from generate_series(100001, {100_000 + LARGE}) i;"
+                " update cs.item set v = reverse(v) where id <= 60000"
+            ]
+        )
+        mirror.caught_up(SECONDS)
+        mirror.assert_equal(["cs.item"])
+        assert not staged(server)
+        node.sql("drop subscription cs")
+        assert node.stop() == 0
