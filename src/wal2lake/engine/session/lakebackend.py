@@ -640,10 +640,9 @@ class LakeBackend:
 
     def _caller(self) -> Caller:
         context = self._context
-        role = self._roles.named(context.current_user)
         same = context.session_user == context.current_user
         return Caller(
-            role,
+            self._roles.named(context.current_user),
             context.notice,
             self._roles.search_path(),
             self._in_block,
