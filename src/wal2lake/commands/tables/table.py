@@ -44,8 +44,8 @@ from wal2lake.local.access import (
 )
 from wal2lake.local.commits.pendingdeletes import (
     OWNER_PROPERTY,
-    remove_files,
     remove_later,
+    remove_now,
     reserve,
 )
 from wal2lake.local.concurrency.blocks import OpenBlock
@@ -528,7 +528,7 @@ def _drop_one(node: TableDefinitions, table: TableDef) -> None:
             sqlstate="55006",
             hint="It is dropped; its files are removed when the table is created again.",
         )
-    remove_files(node, table.location)
+    remove_now(node, table.location)
 
 
 def drop_schema(node: TableDefinitions, caller: Caller, statement: DropSchema) -> str:

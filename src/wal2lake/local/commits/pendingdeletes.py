@@ -58,16 +58,27 @@ def remove_files(node: TableDefinitions, location: str) -> None:
 
     A failure is logged: the next start of the node tries again."""
     try:
-        # A running statement must not write into the next table of that place.
-        with node.tables.writing(location):
-            node.tables.drop(location)
-        node.catalog.deleted(location)
+        remove_now(node, location)
     except Wal2LakeError as error:
         get_logger().warning(
             "could not remove the files of a table, which is tried again at the next start",
             location=location,
             error=error,
         )
+
+
+def remove_now(node: TableDefinitions, location: str) -> None:
+    """Remove the files of a table that the catalog does not name any more, or raise why not."""
+    try:
+        # A running statement must not write into the next table of that place.
+        with node.tables.writing(location):
+            node.tables.drop(location)
+        node.catalog.deleted(location)
+    except Wal2LakeError:
+        if not node.tables.exists(location):
+            # Files that are no table are not removed at a start either.
+            node.catalog.deleted(location)
+        raise
     finally:
         _release(node, location)
 
