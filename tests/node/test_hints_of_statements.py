@@ -77,11 +77,6 @@ STATEMENTS: Sequence[tuple[str, str, Sequence[str]]] = (
         ["create role hs_r password 'x'", "drop role hs_r"],
     ),
     (
-        "copy hs.t from stdin",
-        "Use INSERT.",
-        ["insert into hs.t values (1)"],
-    ),
-    (
         "create table hs.h (a int) partition by hash (a)",
         f"Use LIST or RANGE. {ONE_PARTITION}",
         [
