@@ -268,7 +268,9 @@ def test_a_rotten_segment_is_named_and_nothing_is_skipped(
     pg18.psql(
         "insert into public.t select i, md5(i::text) from generate_series(1, 500) i"
     )
-    log = next((node.directory / "log").iterdir())
+    # The node may be another test's, whose log is removed later.
+    oid = node.value("select oid from pg_subscription where subname = 'c'")
+    log = node.directory / "log" / str(oid)
     rotten = wait_until(
         lambda: next(
             (p for p in log.glob("seg-*.parquet") if "transactions" not in p.name), None
