@@ -2,8 +2,8 @@
 
 Comes in: one statement (from ``parse_string``). Goes out: a ``ParsedStatement``. The
 statements that a node executes from its own grammar (subscriptions, publications, schemas, tables,
-roles, COPY, VACUUM, VERIFY, REPAIR, WAIT FOR) are parsed whole. Any other statement is read only up
-to the words that identify its command.
+roles, COPY, VACUUM, VERIFY, REPAIR, WAIT FOR) are parsed whole. Of EXPLAIN, the options are parsed.
+Any other statement is read only up to the words that identify its command.
 
 Sources: gram.y, stmt; src/include/tcop/cmdtaglist.h for the names of commands.
 """
@@ -23,6 +23,7 @@ from wal2lake.sql.grammar.altering.alterstatements import AlterTableStatement
 from wal2lake.sql.grammar.altering.parsing import alter_table
 from wal2lake.sql.grammar.copying import CopyFrom, CopyTo, copy
 from wal2lake.sql.grammar.cursor import TokenCursor
+from wal2lake.sql.grammar.explaining import Explain, explain
 from wal2lake.sql.grammar.lexer import (
     StatementText,
     Token,
@@ -71,6 +72,7 @@ ParsedStatement = (
     | CopyTo
     | CopyFrom
     | CreateTableAs
+    | Explain
     | VacuumTables
     | VerifyTables
     | RepairTables
@@ -97,6 +99,7 @@ _PARSERS: Final[
     ("drop", "table"): drop_table,
     ("truncate",): truncate,
     ("copy",): copy,
+    ("explain",): explain,
     ("vacuum",): vacuum_statement,
     ("verify",): verify_statement,
     ("repair",): repair_statement,
@@ -128,7 +131,6 @@ _OTHER_COMMANDS: Final = {
     "update": CommandKind.UPDATE,
     "delete": CommandKind.DELETE,
     "merge": CommandKind.MERGE,
-    "explain": CommandKind.EXPLAIN,
     "begin": CommandKind.BEGIN,
     "start": CommandKind.START_TRANSACTION,
     "commit": CommandKind.COMMIT,
