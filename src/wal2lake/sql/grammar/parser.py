@@ -2,8 +2,8 @@
 
 Comes in: one statement (from ``parse_string``). Goes out: a ``ParsedStatement``. The
 statements that a node executes from its own grammar (subscriptions, publications, schemas, tables,
-roles, COPY, VACUUM, VERIFY, REPAIR, WAIT FOR) are parsed whole. Of EXPLAIN, the options are parsed.
-Any other statement is read only up to the words that identify its command.
+indexes, roles, COPY, VACUUM, VERIFY, REPAIR, WAIT FOR) are parsed whole. Of EXPLAIN, the options
+are parsed. Any other statement is read only up to the words that identify its command.
 
 Sources: gram.y, stmt; src/include/tcop/cmdtaglist.h for the names of commands.
 """
@@ -24,6 +24,13 @@ from wal2lake.sql.grammar.altering.parsing import alter_table
 from wal2lake.sql.grammar.copying import CopyFrom, CopyTo, copy
 from wal2lake.sql.grammar.cursor import TokenCursor
 from wal2lake.sql.grammar.explaining import Explain, explain
+from wal2lake.sql.grammar.indexing import (
+    IndexStatement,
+    alter_index,
+    create_index,
+    create_unique_index,
+    drop_index,
+)
 from wal2lake.sql.grammar.lexer import (
     StatementText,
     Token,
@@ -73,6 +80,7 @@ ParsedStatement = (
     | CopyFrom
     | CreateTableAs
     | Explain
+    | IndexStatement
     | VacuumTables
     | VerifyTables
     | RepairTables
@@ -97,6 +105,10 @@ _PARSERS: Final[
     ("drop", "schema"): drop_schema,
     ("create", "table"): create_table,
     ("drop", "table"): drop_table,
+    ("create", "index"): create_index,
+    ("create", "unique"): create_unique_index,
+    ("drop", "index"): drop_index,
+    ("alter", "index"): alter_index,
     ("truncate",): truncate,
     ("copy",): copy,
     ("explain",): explain,

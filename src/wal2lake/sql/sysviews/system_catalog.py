@@ -311,6 +311,7 @@ class SystemCatalog:
             source.database_acl(),
             tuple(source.publications()),
             tuple(source.sequences()),
+            tuple(source.indexes()),
         )
         if schema != self._schema:
             self._facts = build_facts(*schema)
