@@ -1,8 +1,8 @@
 """CREATE INDEX, DROP INDEX and ALTER INDEX ... RENAME.
 
 Takes a statement; changes the catalog, or raises PostgreSQL's error. An index is a definition:
-the system views show it, programs that make and drop indexes go on, and pg_dump writes it. Nothing
-reads it, and a NOTICE says so. A unique index is made only if the primary key enforces it
+the system views show it, and programs that make and drop indexes go on. Nothing reads it, and a
+NOTICE says so. A unique index is made only if the primary key enforces it
 (decision 0040).
 
 Source: DefineIndex() in indexcmds.c, RemoveRelations() and RenameRelation() in tablecmds.c.
