@@ -22,7 +22,7 @@ from typing import Final
 
 from wal2lake.model import INVALID_LSN, Lsn
 
-LONGEST_SECONDS: Final = 2.0
+LONGEST_SECONDS: Final = 4.0
 """Longest duration of a segment while the publisher catches up. Until then apply has nothing to do,
 which does not count beside a backlog that takes so long to arrive."""
 
