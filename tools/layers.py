@@ -3,12 +3,10 @@
     tools/layers.py [--workers N] LAYER... [-- PYTEST ARGUMENTS]
 
 A layer is a folder of tests/. The layers run in the order given; the first one that fails ends the
-run. N processes run a layer's tests, or ``WAITING`` times as many.
-
-Tests wait for threads and processes of a machine that may be busy. A test that fails is shown and
-runs once more, with servers and nodes of its own. The run fails if a test fails twice, or if more
-than ``MOST_RETRIED`` tests pass at the second try only: a few say something about the machine, many
-say something about the change.
+run. Tests wait for threads and processes of a machine that may be busy. A test that fails is shown
+and runs once more, with servers and nodes of its own. The run fails if a test fails twice, or if
+more than ``MOST_RETRIED`` tests pass at the second try only: a few say something about the machine,
+many say something about the change.
 
 The results of each layer are written as JUnit XML to build/tests/.
 """
@@ -25,10 +23,6 @@ from xml.etree import ElementTree
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "build" / "tests"
-
-WAITING = {"pure": 2}
-"""Layers whose tests wait for threads and processes almost as long as they compute: how many of
-their processes keep a core busy."""
 
 MOST_RETRIED = 3
 """Tests of a whole run that may pass at the second try only."""
@@ -53,11 +47,6 @@ class Layer:
     def is_good(self) -> bool:
         """True if each test passed in the end."""
         return self.code in (0, _NO_TESTS)
-
-
-def processes(name: str, workers: int) -> int:
-    """The number of processes that run a layer's tests, if ``workers`` run those of most."""
-    return workers * WAITING.get(name, 1)
 
 
 def run_layer(name: str, workers: int, arguments: list[str]) -> Layer:
@@ -137,8 +126,7 @@ def main(argv: list[str]) -> int:
     layers: list[Layer] = []
     for name in options.layers:
         print(f"== {name}", flush=True)
-        count = processes(name, options.workers)
-        layers.append(run_layer(name, count, arguments))
+        layers.append(run_layer(name, options.workers, arguments))
         if not layers[-1].is_good:
             break
     print(summary(layers))

@@ -7,9 +7,11 @@ from collections.abc import Callable
 from functools import partial
 
 import pytest
+from deltalake import DeltaTable
 from tests.conftest import Database
 from tests.fakes.outside import assert_equal_outside
 
+from wal2lake.lake.capture import ALTERS
 from wal2lake.testing.mirror import Mirror
 from wal2lake.testing.node import Node, Rows
 
@@ -39,6 +41,12 @@ def agree(node: Node, source: Database, mirror: Mirror, *tables: str) -> None:
             theirs = {tuple(row) for row in session.query(COLUMNS.format(table))}
             # NOT NULL comes when all that the server had then is here.
             node.wait_for(COLUMNS.format(table), partial(have_rows, theirs))
+
+
+def alterations(node: Node, table: str) -> int:
+    """How many commits altered the table."""
+    history = DeltaTable(node.directory / "warehouse" / table).history()
+    return sum(commit.get("userMetadata") == ALTERS for commit in history)
 
 
 def test_columns_come_go_and_change_their_names(
@@ -508,3 +516,54 @@ def test_any_changes_in_any_order(
         pg18.psql(f"insert into sr.t (id) values ({next_id})")
         next_id += 1
         agree(node, pg18, mirror, "sr.t")
+
+
+def test_columns_of_a_backlog_come_at_once_but_not_those_behind_a_row_that_fails(
+    pg18: Database, node: Node, subscribe: Subscribe
+) -> None:
+    pg18.psql(
+        "create schema once; create table once.t (id int primary key, a int);"
+        " insert into once.t values (1, 1), (2, 2); create publication once for all tables"
+    )
+    mirror = subscribe(pg18, "once", "with (schema_changes = follow)")
+    mirror.synced()
+    node.sql("insert into once.t values (55, 0)")
+    node.sql("alter subscription once disable")
+    pg18.transactions(
+        [
+            "alter table once.t add c1 int default 1; insert into once.t (id) values (3)",
+            "insert into once.t (id, c1) values (4, 44)",
+            "alter table once.t add c2 int default 2; insert into once.t (id) values (5)",
+            "insert into once.t (id, a) values (55, 5)",
+            "alter table once.t add c3 int default 3; insert into once.t (id) values (6)",
+        ]
+    )
+    node.sql("alter subscription once enable")
+    # As at the publisher when the row was inserted that there is here.
+    node.wait_for("select count(*) from once.t", lambda rows: rows == [("6",)])
+    assert node.sql("select * from once.t order by id") == [
+        ("1", "1", "1", "2"),
+        ("2", "2", "1", "2"),
+        ("3", None, "1", "2"),
+        ("4", None, "44", "2"),
+        ("5", None, "1", "2"),
+        ("55", "0", "1", "2"),
+    ]
+    node.sql("delete from once.t where id = 55")
+    agree(node, pg18, mirror, "once.t")
+    assert alterations(node, "once/t") == 3
+    # Without such a row they are one commit.
+    node.sql("alter subscription once disable")
+    pg18.transactions(
+        [
+            f"alter table once.t add d{n} int default {n}; update once.t set d{n} = id"
+            for n in range(5)
+        ]
+    )
+    node.sql("alter subscription once enable")
+    agree(node, pg18, mirror, "once.t")
+    assert alterations(node, "once/t") == 4
+    added = [row for row in node.sql(HISTORY.format("once")) if "ADD" in str(row[1])]
+    assert [row[1] for row in added] == [
+        f'ADD COLUMN "c{n}" integer' for n in (1, 2, 3)
+    ] + [f'ADD COLUMN "d{n}" integer' for n in range(5)]

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from tests.fakes.publisher import Change, Transaction
 from wal2lake.apply.schema.follow import DueAlteration
 from wal2lake.catalog import Subscription, SubscriptionRel
 from wal2lake.errors import UsageError
-from wal2lake.model import Lsn, Oid
+from wal2lake.model import INVALID_LSN, Lsn, Oid
 
 pytestmark = pytest.mark.usefixtures("no_fsync")
 
@@ -31,6 +32,10 @@ class Schemas:
     refuses: bool = False
     seen: list[tuple[int, int, int, int]] = field(default_factory=list)
     """What each alteration found: table, transaction, its table's version, published vectors."""
+    joins: list[int] = field(default_factory=list)
+    """Transactions whose columns can be added at once."""
+    through: list[int] = field(default_factory=list)
+    """The last transaction of those that each alteration carried out."""
 
     def refresh(self, subscription: Subscription) -> None:
         pass
@@ -54,11 +59,25 @@ class Schemas:
         at, relid = min(found)
         return DueAlteration(by_relid[relid], None, Lsn(at))
 
+    def additions(
+        self, _: object, due: DueAlteration, table: object, end: Lsn
+    ) -> tuple[Any, ...]:
+        return tuple(
+            SimpleNamespace(sent=SimpleNamespace(commit_lsn=Lsn(at)))
+            for at in self.joins
+            if due.lsn <= at < end
+        )
+
     def is_free(self, due: DueAlteration) -> bool:
         return self.free
 
     def adopt(
-        self, subscription: Subscription, due: DueAlteration, *_: object, **__: object
+        self,
+        subscription: Subscription,
+        due: DueAlteration,
+        *_: object,
+        through: Lsn = INVALID_LSN,
+        **__: object,
     ) -> None:
         if self.refuses:
             raise UsageError("it cannot be followed", sqlstate="0A000")
@@ -66,7 +85,9 @@ class Schemas:
         vectors = len(self.side.world.catalog.vectors())
         table = self.side.table(relid)
         self.seen.append((relid, int(due.lsn), table.version, vectors))
-        self.due_at.remove((relid, int(due.lsn)))
+        last = max(due.lsn, through)
+        self.through.append(int(last))
+        self.due_at = [d for d in self.due_at if d[0] != relid or d[1] > last]
         # The table's own commit, with the rows that it has.
         table.versions.append(dict(table.versions[-1]))
 
@@ -202,3 +223,60 @@ def test_a_table_that_went_ahead_before_a_crash_is_caught_up_with(
         vector = world.catalog.newest_vector(side.subid)
         assert vector is not None
         assert Oid(101) in vector.versions
+
+
+# ---- several alterations at once --------------------------------------------------------
+
+
+def test_columns_are_added_at_once_if_no_row_in_between_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with World(tmp_path) as world:
+        side = world.side
+        schemas = Schemas(side, [(1, 200), (1, 300), (1, 400)], joins=[200, 300, 400])
+        side.send(*BATCH)
+        start(side, schemas, monkeypatch)
+        side.reaches(408)
+        assert schemas.through == [400]
+        for relid in (1, 2, 3):
+            assert side.table(relid).versions[-1] == model(side.sent, relid)
+        # The rows below 200, the columns, the rest.
+        assert published(world) == [(408, {101: 3, 102: 1, 103: 1})]
+        assert world.lake.discarded == 1
+
+
+def test_a_row_that_fails_between_two_alterations_has_the_first_one_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with World(tmp_path) as world:
+        side = world.side
+        world.lake.poison = {b"bad"}
+        schemas = Schemas(side, [(1, 200), (1, 400)], joins=[200, 400])
+        side.send(
+            *BATCH[:2],
+            Transaction(300, (insert(1, 3, "bad"), insert(2, 3))),
+            BATCH[3],
+        )
+        start(side, schemas, monkeypatch)
+        side.stops("finished at 0/12C")
+        assert schemas.through == [200]
+        world.lake.poison = set()
+        side.reaches(408)
+        assert schemas.through == [200, 400]
+        assert side.table(1).versions[-1] == model(side.sent, 1)
+
+
+def test_an_alteration_of_another_table_in_between_is_not_passed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with World(tmp_path) as world:
+        side = world.side
+        schemas = Schemas(
+            side, [(1, 200), (1, 300), (1, 400), (2, 350)], joins=[200, 300, 400]
+        )
+        side.send(*BATCH)
+        start(side, schemas, monkeypatch)
+        side.reaches(408)
+        assert schemas.through == [300, 350, 400]
+        for relid in (1, 2, 3):
+            assert side.table(relid).versions[-1] == model(side.sent, relid)

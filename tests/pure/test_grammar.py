@@ -427,9 +427,9 @@ def test_wrong_storage_parameters(parameters: str, message: str) -> None:
             "CREATE VIEW",
         ),
         (
-            "alter index i set (fillfactor = 70)",
+            "create unique index i on t (a)",
             CommandKind.UNSUPPORTED,
-            "ALTER INDEX",
+            "CREATE UNIQUE INDEX",
         ),
         (
             "alter table t cluster on i",

@@ -79,7 +79,6 @@ from wal2lake.catalog.objects.historyrecords import (
     is_history,
 )
 from wal2lake.catalog.objects.ownedsequence import OwnedSequence
-from wal2lake.catalog.objects.tableindex import IndexedColumn, TableIndex
 from wal2lake.catalog.overview import (
     CatalogReader,
     KnownSlot,
@@ -189,7 +188,6 @@ __all__ = [
     "FoundDifference",
     "HistoricDefinitions",
     "HistoryFeed",
-    "IndexedColumn",
     "KnownSlot",
     "LocalCommit",
     "LookedAt",
@@ -243,7 +241,6 @@ __all__ = [
     "SyncSnapshot",
     "TableChange",
     "TableDef",
-    "TableIndex",
     "TableName",
     "TableVersion",
     "TargetRights",

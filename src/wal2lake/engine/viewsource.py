@@ -39,7 +39,6 @@ from wal2lake.catalog import (
     SubscriptionStats,
     SyncSnapshot,
     TableDef,
-    TableIndex,
     Verification,
     read_registered,
 )
@@ -176,10 +175,6 @@ class ViewSource:
     def tables(self) -> Sequence[TableDef]:
         """From the catalog."""
         return self._catalog.tables()
-
-    def indexes(self) -> Sequence[TableIndex]:
-        """From the catalog."""
-        return self._catalog.indexes()
 
     def sequences(self) -> Sequence[OwnedSequence]:
         """From the catalog."""

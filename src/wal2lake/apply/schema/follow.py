@@ -25,16 +25,18 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Protocol
 
+from wal2lake.apply.schema.additions import Addition, additions
 from wal2lake.apply.schema.diff import (
     SchemaDifference,
     difference,
     names_now,
 )
+from wal2lake.apply.schema.making import definition_text, is_made, run_begun
 from wal2lake.apply.schema.marks import check_sent
 from wal2lake.apply.schema.schemasteps import SchemaChanges
 from wal2lake.catalog import (
@@ -257,6 +259,34 @@ class SchemaFollower:
                 return False
         return self._alter.is_free(rel.relid)
 
+    def additions(
+        self, subscription: Subscription, due: DueAlteration, table: TableDef, end: Lsn
+    ) -> tuple[Addition, ...]:
+        """Return the alterations of a table from ``due`` on and below ``end`` that only add columns
+        which take every value."""
+        followed = self._followed.get(due.rel.relid)
+        if followed is None or due.sent is None or subscription.keeps_deleted:
+            return ()
+        names = {column.name for column in table.columns}
+        return self._additions(subscription, followed, names, end)
+
+    def _additions(
+        self,
+        subscription: Subscription,
+        followed: FollowedSchema,
+        columns: Collection[str],
+        end: Lsn,
+    ) -> tuple[Addition, ...]:
+        waiting = [
+            sent
+            for sent in self._sent
+            if sent.relation.relid == followed.schema.relid
+            and followed.begins <= sent.commit_lsn < end
+        ]
+        if followed.required:
+            return ()
+        return additions(followed.schema, waiting, subscription, columns)
+
     # ---- a transaction that altered its table ------------------------------------------
 
     def translated(self, manifests: Sequence[Manifest]) -> Sequence[Manifest]:
@@ -314,9 +344,12 @@ class SchemaFollower:
         trusted: Callable[[], bool] = lambda: False,
         finishing: AbstractContextManager[object] | None = None,
         copied: bool = False,
+        through: Lsn = INVALID_LSN,
     ) -> None:
         """Carry out an alteration, once the table has everything that commits below it.
 
+        ``through``: the last of the ``additions`` that are carried out at once. The caller has
+        evaluated the rows below it without the new columns, and none has failed.
         ``trusted`` is called after the alteration and returns whether the table has no rows of
         other writers. ``finishing`` is held from that call until the result is recorded: the commit
         lock, for a table that others may write or that may have to be copied. ``copied``: the
@@ -343,6 +376,25 @@ class SchemaFollower:
             self.refresh(subscription)
             return
         holding = finishing if finishing is not None else nullcontext()
+        begun = None if copied else run_begun(followed, table)
+        if begun is not None:
+            # A crash came between the table's commit and the record.
+            through = begun.through
+            names = set(begun.columns)
+            before = [column for column in table.columns if column.name in names]
+            table = replace(table, columns=tuple(before))
+        if through > sent.commit_lsn:
+            self._adopt_additions(
+                subscription,
+                rel,
+                table,
+                followed,
+                trusted,
+                holding,
+                through,
+                made=begun is not None,
+            )
+            return
         self._adopt_schema(
             subscription, rel, sent, table, followed, trusted, holding, copied
         )
@@ -375,7 +427,7 @@ class SchemaFollower:
             sent.settled if sent.settled > sent.commit_lsn else None,
         )
         replaced = rel.replaces if copied else steps.unknown is not None
-        self._alter_once(rel, table, followed, changes, replaced=replaced)
+        self._alter_once(rel, table, followed, changes.wanted, replaced=replaced)
         changes.correct_notes(self._catalog.table_by_oid(table.oid))
         name = (steps.after.namespace, steps.after.name)
         moved = name != (rel.remote_namespace, rel.remote_name)
@@ -403,22 +455,67 @@ class SchemaFollower:
         _log_steps(subscription, table, changes.noted, sent.commit_lsn)
         self.refresh(subscription)
 
+    def _adopt_additions(
+        self,
+        subscription: Subscription,
+        rel: SubscriptionRel,
+        table: TableDef,
+        followed: FollowedSchema,
+        trusted: Callable[[], bool],
+        finishing: AbstractContextManager[object],
+        through: Lsn,
+        *,
+        made: bool,
+    ) -> None:
+        """Add the columns of several alterations at once, and record each of them. ``table``: as it
+        was before the first one. ``made``: it has the columns."""
+        names = {column.name for column in table.columns}
+        run = self._additions(subscription, followed, names, Lsn(through + 1))
+        planned = [
+            (entry, SchemaChanges(subscription, table, entry.steps, (), None))
+            for entry in run
+        ]
+        wanted = [change for _, changes in planned for change in changes.wanted]
+        if not made:
+            self._alter_once(
+                rel, table, followed, wanted, replaced=False, through=through
+            )
+        noted = [(entry.sent.commit_lsn, changes.noted) for entry, changes in planned]
+        with finishing:
+            if not self._is_member(rel):
+                return
+            *earlier, (last, changes) = noted
+            self._catalog.steps_made(
+                self._subid,
+                rel.relid,
+                FollowedSchema(run[-1].steps.after, Lsn(last + 1), followed.schema),
+                changes,
+                lsn=last,
+                earlier=earlier,
+                trusted=trusted(),
+            )
+        for lsn, changes in noted:
+            _log_steps(subscription, table, changes, lsn)
+        self.refresh(subscription)
+
     def _alter_once(
         self,
         rel: SubscriptionRel,
         table: TableDef,
         followed: FollowedSchema,
-        changes: SchemaChanges,
+        wanted: Sequence[ColumnChange],
         *,
         replaced: bool,
+        through: Lsn = INVALID_LSN,
     ) -> None:
-        """Alter the table, unless it was altered before a crash."""
-        made = followed.making is not None and followed.making != _definition(table)
-        if not changes.wanted or made:
+        """Alter the table, unless it was altered before a crash. ``through``: the last of several
+        alterations."""
+        if not wanted or is_made(followed, table):
             return
-        self._catalog.begin_steps(self._subid, rel.relid, _definition(table))
+        making = definition_text(table, through)
+        self._catalog.begin_steps(self._subid, rel.relid, making)
         try:
-            self._alter(table.oid, changes.wanted, replaced=replaced)
+            self._alter(table.oid, wanted, replaced=replaced)
         except Wal2LakeError:
             # Nothing has changed. If the definition differs later, a user changed it.
             self._catalog.begin_steps(self._subid, rel.relid, None)
@@ -572,7 +669,3 @@ def _translated(
     )
     constants = tuple(attribute.missing for attribute in added)
     return replace(file, relation=relation, constants=constants)
-
-
-def _definition(table: TableDef) -> str:
-    return json.dumps([table.key, [asdict(column) for column in table.columns]])

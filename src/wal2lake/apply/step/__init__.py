@@ -6,6 +6,7 @@ publication. Never: waits for the publisher, decides when the next step is made.
 
     nextbatch    chooses the next batch, or finds other work; start here
     applier      evaluates a batch, cuts it below a failure, commits, publishes
+    tablestager  stages the parts of several tables at once
     batchwork    values of a batch while it is evaluated and committed
     publishing   floor, vector and states as one
     restarts     sequences that a replicated TRUNCATE restarts

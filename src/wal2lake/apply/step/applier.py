@@ -12,8 +12,9 @@ A batch is evaluated whole before a table commits, so that all tables end below 
 if one table fails. A followed ALTER TABLE cuts only the part of its own table: when everything
 below its transaction has been evaluated, that table commits its part, unpublished, is altered, and
 takes the rest. Alterations are carried out in the order of their transactions, so no commit lies
-above a transaction that may still fail. A crash in between leaves the table ahead of the others,
-like any commit whose batch was not published.
+above a transaction that may still fail. Consecutive ones that only add columns are carried out at
+once, if the rows between them have been evaluated without these columns and none fails. A crash in
+between leaves the table ahead of the others, like any commit whose batch was not published.
 
 In three cases an alteration is not carried out within a batch: if it would have to wait under the
 commit lock (another subscription or a prepared transaction has the table), if the publisher has
@@ -25,13 +26,13 @@ Called by the worker's thread. Source: DESIGN 6 (Apply), invariants 2 and 6; wor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Final
 
-from wal2lake.apply.batch import Batch, BatchBounds, TableChanges, divide
+from wal2lake.apply.batch import Batch, BatchBounds, divide
 from wal2lake.apply.conflicts import (
     Transactions,
     batch_conflicts,
@@ -41,43 +42,33 @@ from wal2lake.apply.conflicts import (
 from wal2lake.apply.failures import BatchFailure, first_failure, row_failure
 from wal2lake.apply.local.histories import pending_of
 from wal2lake.apply.measures import ApplyMeasures
-from wal2lake.apply.participants import Participant, Participants
-from wal2lake.apply.relationmap import has_unique_key
+from wal2lake.apply.participants import Participants
+from wal2lake.apply.schema.additions import without_columns
 from wal2lake.apply.schema.follow import DueAlteration, SchemaFollower
 from wal2lake.apply.skipping import begin_skip
-from wal2lake.apply.step.batchwork import BatchPart, BatchWork, StagingContext
+from wal2lake.apply.step.batchwork import BatchPart, BatchWork
 from wal2lake.apply.step.publishing import VectorPublisher
-from wal2lake.apply.step.restarts import Restart, fills_of, find_restarts
-from wal2lake.apply.step.sources import placed_sources, sources_of
+from wal2lake.apply.step.restarts import Restart, find_restarts
+from wal2lake.apply.step.tablestager import TableStager, is_unique
 from wal2lake.apply.targets import check_others, check_targets, first_change_of_columns
-from wal2lake.catalog import Catalog, Subscription, TableDef, WorkerKind
+from wal2lake.catalog import Catalog, Subscription, WorkerKind
 from wal2lake.changelog import LogReader
 from wal2lake.errors import InternalError, Wal2LakeError
 from wal2lake.lake import CommitConflict, Cursor
-from wal2lake.lake.batch import BatchPort, Staged, StageRequest
-from wal2lake.lake.staging import (
-    ColumnDefaults,
-    ConversionRules,
-    HistoryTarget,
-    LsnRange,
-)
+from wal2lake.lake.batch import BatchPort, Staged
+from wal2lake.lake.staging import ColumnDefaults
 from wal2lake.model import INVALID_LSN, Lsn, Oid, Resolution
 from wal2lake.observe import OrderedLock, failpoint
-from wal2lake.pgtypes import (
-    ConflictResolutions,
-    ValuePolicies,
-    check_tracked,
-    remote_types_from_json,
-)
 from wal2lake.settings import Settings
-
-_PARALLEL_TABLES: Final = 4
-"""Tables of one batch that are evaluated at once, so that the waits of one overlap the work of
-another."""
 
 _PARALLEL_COMMITS: Final = 16
 """Tables of one batch that commit at once. A commit is a few waits for the disk, which serves many
 fsyncs together."""
+
+
+_TRIED_ROWS: Final = 20_000
+"""Most rows that are evaluated once more for each ALTER TABLE that this spares; both take some
+ten milliseconds."""
 
 
 class _DividedAnewError(Exception):
@@ -107,7 +98,6 @@ class BatchApplier:
     ) -> None:
         """``commit_lock`` is held from the evaluation of a batch until the batch is published.
         ``defaults``: defaults of columns that the publisher does not send."""
-        self.settings = settings
         self._catalog = catalog
         self._subid = subid
         self._reader = reader
@@ -118,12 +108,18 @@ class BatchApplier:
         self._commit_lock = commit_lock
         self._defaults = defaults
         self._measures = measures
-        self._pool = ThreadPoolExecutor(_PARALLEL_TABLES, f"apply-{int(subid)}")
+        self._stager = TableStager(
+            catalog, settings, subid, reader, tables, batches, defaults
+        )
         self._committers = ThreadPoolExecutor(_PARALLEL_COMMITS, f"commit-{int(subid)}")
+
+    def reload(self, settings: Settings) -> None:
+        """Use these settings from the next batch on."""
+        self._stager.settings = settings
 
     def close(self) -> None:
         """Release the threads."""
-        self._pool.shutdown(wait=False)
+        self._stager.close()
         self._committers.shutdown(wait=False)
 
     def apply(
@@ -168,7 +164,7 @@ class BatchApplier:
         log_conflicts(
             f"pg_{subscription.oid}",
             work.to_log,
-            quotes=self._quotes(subscription),
+            quotes=self._stager.quotes(subscription),
             exists=self._origin_exists,
         )
         if cutting is not None and not cutting.divides:
@@ -346,19 +342,7 @@ class BatchApplier:
         ]
         after_skip = work.skip.position if work.skip is not None else None
         decided = self._publisher.decided(work.subscription.floor)
-        failures = [
-            failure
-            for part in parts
-            for failure in check_targets(
-                self._catalog,
-                self._reader,
-                [part.changes],
-                rights=self._catalog.target_rights(work.subscription),
-                origin=f"pg_{work.subscription.oid}",
-                cut=part.until,
-                keeps_deleted=work.subscription.keeps_deleted,
-            )
-        ]
+        failures = [f for part in parts for f in self._target_failures(work, part)]
         failures += check_others(
             self._catalog,
             self._reader,
@@ -373,7 +357,7 @@ class BatchApplier:
             # Rows whose deletion is skipped may conflict with later inserts.
             for table in work.batch.tables:
                 self._tables.distrust(self._tables[table.relid])
-        staged = self._stage_all(work, parts)
+        staged = self._stager.stage(work, parts)
         for part, result in zip(parts, staged, strict=True):
             before = work.staged.pop(part.changes.relid, None)
             if before is not None:
@@ -404,6 +388,7 @@ class BatchApplier:
                 self._batches.discard(staged)
                 raise
             self._commit(relid, part, staged, alteration.lsn)
+        through = self._joined(work, due, alteration, bounds)
         try:
             self._schemas.adopt(
                 work.subscription,
@@ -411,6 +396,7 @@ class BatchApplier:
                 participant.definition,
                 trusted=lambda: self._tables.is_ours_but_altered(participant),
                 finishing=self._commit_lock,
+                through=through,
             )
         except Wal2LakeError as error:
             # The next step tries again, when all tables have everything below.
@@ -434,6 +420,50 @@ class BatchApplier:
         rest = self._part(work, relid, until)
         return self._evaluate(work, [rest], bounds) if rest.changes.files else None
 
+    def _joined(
+        self,
+        work: BatchWork,
+        due: dict[Oid, DueAlteration],
+        first: DueAlteration,
+        bounds: BatchBounds,
+    ) -> Lsn:
+        """Return the last of the alterations that can be carried out with the first one, because
+        their columns take every value and no row between them fails without these columns."""
+        participant = self._tables[first.rel.relid]
+        table = participant.definition
+        others = [a.lsn for a in due.values() if a is not first]
+        end = min([bounds.reached, *others])
+        run = self._schemas.additions(work.subscription, first, table, end)
+        if len(run) < 2 or not table.key or participant.history is not None:
+            return INVALID_LSN
+        last = run[-1].sent.commit_lsn
+        between = without_columns(
+            work.batch.manifests, participant.rel, table, first.lsn, last
+        )
+        if between.rows > _TRIED_ROWS * (len(run) - 1):
+            return INVALID_LSN
+        part = BatchPart(between, last)
+        try:
+            if self._target_failures(work, part):
+                return INVALID_LSN
+            (staged,) = self._stager.stage(work, [part])
+        except Wal2LakeError:
+            # It is reported when the alterations are carried out one by one.
+            return INVALID_LSN
+        self._batches.discard(staged)
+        return INVALID_LSN if staged.failures else last
+
+    def _target_failures(self, work: BatchWork, part: BatchPart) -> list[BatchFailure]:
+        return check_targets(
+            self._catalog,
+            self._reader,
+            [part.changes],
+            rights=self._catalog.target_rights(work.subscription),
+            origin=f"pg_{work.subscription.oid}",
+            cut=part.until,
+            keeps_deleted=work.subscription.keeps_deleted,
+        )
+
     def _discard(self, work: BatchWork, above: Lsn | None = None) -> None:
         """Discard staged changes with rows at or above ``above``; all of them if it is None."""
         for relid, (part, staged) in list(work.staged.items()):
@@ -443,102 +473,6 @@ class BatchApplier:
 
     # ---- stage and commit --------------------------------------------------------------
 
-    def _stage_all(self, work: BatchWork, parts: Sequence[BatchPart]) -> list[Staged]:
-        context = self._staging_context(work, parts)
-        # A long part that begins last would run alone.
-        begun = {
-            part.changes.relid: self._pool.submit(
-                self._stage, part, work.restarts.get(part.changes.relid), context
-            )
-            for part in sorted(parts, key=lambda part: part.order)
-        }
-        running = [begun[part.changes.relid] for part in parts]
-        wait(running)
-        if any(future.exception() is not None for future in running):
-            for future in running:
-                if future.exception() is None:
-                    self._batches.discard(future.result())
-        return [future.result() for future in running]
-
-    def _staging_context(
-        self, work: BatchWork, parts: Sequence[BatchPart]
-    ) -> StagingContext:
-        subscription = work.subscription
-        tracked = self.settings.apply.track_commit_timestamp
-        check_tracked(subscription.conflict_resolution, tracked=tracked)
-        return StagingContext(
-            remote_types_from_json(subscription.remote_types),
-            ValuePolicies.parse(subscription.value_policies),
-            ConflictResolutions.parse(subscription.conflict_resolution),
-            work.transactions.commits(self._subid) if tracked and parts else None,
-            self._quotes(subscription),
-            subscription.follows_schema,
-            work.transactions.facts()
-            if subscription.keeps_deleted
-            or any(self._tables[p.changes.relid].history for p in parts)
-            else None,
-            subscription.keeps_deleted,
-            placed_sources(self.settings, subscription),
-        )
-
-    def _stage(
-        self, part: BatchPart, restart: Restart | None, context: StagingContext
-    ) -> Staged:
-        changes, files = part.changes, part.changes.files
-        participant = self._tables[changes.relid]
-        state = self._tables.read_state(participant)
-        definition = participant.definition
-        self._tables.look_at_sources(participant, {f.relation.relid for f in files})
-        # Unless the publisher's constraint rules out duplicates, existing rows are looked up.
-        trusted = participant.trusted and _is_unique(changes, definition)
-        request = StageRequest(
-            namespace=definition.namespace,
-            name=definition.name,
-            state=state,
-            key=definition.key,
-            constraint=definition.index_name,
-            sources=sources_of(self._reader, files),
-            span=LsnRange(changes.position, part.until),
-            append=changes.insert_only and (trusted or not definition.key),
-            trusted=trusted,
-            types=context.types,
-            rules=self._rules(definition, context),
-            fills=fills_of(self._defaults, files, definition, restart),
-            shows_rows=context.quotes(definition),
-            resolutions=context.resolutions.of(definition.namespace, definition.name),
-            nulls=frozenset(
-                c.name
-                for c in definition.columns
-                if c.default is None and not c.not_null
-            ),
-            commits=context.commits,
-            deferrable=definition.key_deferral.deferrable,
-            has_their_rows=participant.trusted,
-            history=self._history(participant, context),
-            soft=context.recorded if context.keeps_deleted else None,
-            place=None if context.placed is None else context.placed.place,
-        )
-        return self._batches.stage(request)
-
-    def _history(
-        self, participant: Participant, context: StagingContext
-    ) -> HistoryTarget | None:
-        state = self._tables.history_state(participant)
-        if state is None or context.recorded is None:
-            return None
-        return HistoryTarget(state, context.recorded)
-
-    def _rules(self, table: TableDef, context: StagingContext) -> ConversionRules:
-        return ConversionRules(
-            context.policies,
-            frozenset(c.name for c in table.columns if c.not_null),
-            frozenset(table.key),
-            self.settings.apply.max_value_bytes,
-            context.follows,
-            table.checks,
-            table.generated,
-        )
-
     def _expect(
         self, work: BatchWork, reached: Lsn, staged: dict[Oid, tuple[BatchPart, Staged]]
     ) -> None:
@@ -546,9 +480,7 @@ class BatchApplier:
         which changes they leave out."""
         for relid, (part, result) in staged.items():
             participant = self._tables[relid]
-            if result.conflicts and not _is_unique(
-                part.changes, participant.definition
-            ):
+            if result.conflicts and not is_unique(part.changes, participant.definition):
                 # The publisher sends old rows whole, and the local rows may differ from them now.
                 self._tables.distrust(participant)
         conflicts = batch_conflicts(
@@ -632,13 +564,6 @@ class BatchApplier:
     def _origin_exists(self, subid: int) -> bool:
         return self._catalog.subscription(Oid(subid)) is not None
 
-    def _quotes(self, subscription: Subscription) -> Callable[[TableDef], bool]:
-        """Return whether reports of conflicts may quote a table's rows, by the current
-        privileges."""
-        if not self.settings.apply.log_conflict_values:
-            return lambda table: False
-        return self._catalog.target_rights(subscription).may_quote
-
     def _explained(self, failure: BatchFailure, work: BatchWork) -> BatchFailure:
         """Add the transaction to a failure that stops the subscription. A failure that is one of
         PostgreSQL's conflicts is recorded in the catalog."""
@@ -664,10 +589,5 @@ class BatchApplier:
             row,
             xid,
             self._origin_exists,
-            values=self._quotes(work.subscription)(table),
+            values=self._stager.quotes(work.subscription)(table),
         )
-
-
-def _is_unique(part: TableChanges, table: TableDef) -> bool:
-    """Whether a constraint of the publisher makes the table's key unique."""
-    return all(has_unique_key(f.relation, table) for f in part.files)

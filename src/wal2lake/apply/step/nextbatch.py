@@ -131,7 +131,8 @@ class ApplyStep:
 
     def reload(self, settings: Settings) -> None:
         """Use these settings from now on."""
-        self.settings = self._applier.settings = settings
+        self.settings = settings
+        self._applier.reload(settings)
 
     def forget(self) -> None:
         """Read the tables' facts again in the next step."""

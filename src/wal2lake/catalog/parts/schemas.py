@@ -156,12 +156,14 @@ class Schemas(CatalogPart):
         changes: Sequence[SchemaChange],
         *,
         lsn: Lsn,
+        earlier: Sequence[tuple[Lsn, Sequence[SchemaChange]]] = (),
         remote: RelationName | None = None,
         trusted: bool = False,
         recopy: bool = False,
     ) -> None:
         """Record that the table agrees with the next schema from the transaction at ``lsn`` on.
 
+        ``earlier``: transactions below whose changes were made at once with this one's.
         ``remote``: the table's new name at the publisher. Another table that had this name has a
         new name that is not known yet, and gets the free name until then. ``trusted``: inserts
         still need not look for existing rows, because the alteration added none. ``recopy``: the
@@ -170,7 +172,8 @@ class Schemas(CatalogPart):
         with self._database.transaction() as transaction:
             schemas.set_followed(transaction, subid, relid, followed)
             schemas.gone_by(transaction, subid, followed.schema.relid, lsn)
-            schemas.note_changes(transaction, subid, relid, lsn, changes)
+            for altering, made in (*earlier, (lsn, changes)):
+                schemas.note_changes(transaction, subid, relid, altering, made)
             if remote is not None:
                 subscriptions.take_remote_name(transaction, subid, relid, remote)
             if trusted:

@@ -28,6 +28,7 @@ class CommandKind(Enum):
     UPDATE = "UPDATE"
     DELETE = "DELETE"
     MERGE = "MERGE"
+    EXPLAIN = "EXPLAIN"
     BEGIN = "BEGIN"
     START_TRANSACTION = "START TRANSACTION"
     COMMIT = "COMMIT"

@@ -53,7 +53,7 @@ from wal2lake.lake.upsert.runs.whole import (
     plan_share,
     rewritten,
 )
-from wal2lake.lake.upsert.stored import held_rows
+from wal2lake.lake.upsert.stored import StoredRows
 from wal2lake.pgtypes.equality import alike, loose_columns
 
 _MOST_TIED: Final = 100_000
@@ -287,7 +287,10 @@ def _united(
         (by_key[k], rows) for effect in effects for k, rows in effect.removed.items()
     ]
     for file, rows in removed:
-        live.remove(file, rows.astype(np.int64), held_rows(batch.state, file))
+        held = file.rows
+        if held is None:
+            held = StoredRows(batch.state, [file]).count()
+        live.remove(file, rows.astype(np.int64), held)
     try:
         adds, replaced = live.finish(partial(rewritten, batch.state, live))
     except BaseException:
