@@ -3,10 +3,12 @@
     tools/layers.py [--workers N] LAYER... [-- PYTEST ARGUMENTS]
 
 A layer is a folder of tests/. The layers run in the order given; the first one that fails ends the
-run. Tests wait for threads and processes of a machine that may be busy. A test that fails is shown
-and runs once more, with servers and nodes of its own. The run fails if a test fails twice, or if
-more than ``MOST_RETRIED`` tests pass at the second try only: a few say something about the machine,
-many say something about the change.
+run. N processes run a layer's tests, or ``WAITING`` times as many.
+
+Tests wait for threads and processes of a machine that may be busy. A test that fails is shown and
+runs once more, with servers and nodes of its own. The run fails if a test fails twice, or if more
+than ``MOST_RETRIED`` tests pass at the second try only: a few say something about the machine, many
+say something about the change.
 
 The results of each layer are written as JUnit XML to build/tests/.
 """
@@ -23,6 +25,10 @@ from xml.etree import ElementTree
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "build" / "tests"
+
+WAITING = {"pure": 2}
+"""Layers whose tests wait for threads and processes almost as long as they compute: how many of
+their processes keep a core busy."""
 
 MOST_RETRIED = 3
 """Tests of a whole run that may pass at the second try only."""
@@ -47,6 +53,11 @@ class Layer:
     def is_good(self) -> bool:
         """True if each test passed in the end."""
         return self.code in (0, _NO_TESTS)
+
+
+def processes(name: str, workers: int) -> int:
+    """The number of processes that run a layer's tests, if ``workers`` run those of most."""
+    return workers * WAITING.get(name, 1)
 
 
 def run_layer(name: str, workers: int, arguments: list[str]) -> Layer:
@@ -126,7 +137,8 @@ def main(argv: list[str]) -> int:
     layers: list[Layer] = []
     for name in options.layers:
         print(f"== {name}", flush=True)
-        layers.append(run_layer(name, options.workers, arguments))
+        count = processes(name, options.workers)
+        layers.append(run_layer(name, count, arguments))
         if not layers[-1].is_good:
             break
     print(summary(layers))

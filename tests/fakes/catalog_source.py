@@ -33,6 +33,7 @@ from wal2lake.catalog import (
     SubscriptionStats,
     SyncSnapshot,
     TableDef,
+    TableIndex,
     Verification,
 )
 from wal2lake.changelog import Inventory, PreparedTransaction
@@ -176,6 +177,7 @@ class FakeSource:
     )
     rel_list: list[SubscriptionRel] = field(default_factory=list)
     sequence_list: list[OwnedSequence] = field(default_factory=list)
+    index_list: list[TableIndex] = field(default_factory=list)
     taken: dict[Oid, int] = field(default_factory=dict)
     vector_list: list[SnapshotVector] = field(default_factory=list)
     coercion_list: list[CoercionTotal] = field(default_factory=list)
@@ -213,6 +215,9 @@ class FakeSource:
     def tables(self) -> list[TableDef]:
         self.reads += 1
         return self.table_list
+
+    def indexes(self) -> list[TableIndex]:
+        return self.index_list
 
     def sequences(self) -> list[OwnedSequence]:
         return self.sequence_list

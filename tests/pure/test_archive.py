@@ -11,6 +11,7 @@ import tarfile
 import threading
 from argparse import Namespace
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.fakes.objectstores import BUCKET, s3_server
+from tests.fakes.faultystore import FaultyStore
+from tests.fakes.objectstores import azure_server, gcs_server, s3_server
 from tests.fakes.publisher import content, gulps, inserts, payloads
 from tests.fakes.receiver import SUBSCRIPTION, Receiver
 from tests.fakes.walsender import FakeWalsender, Scripted
@@ -36,7 +38,7 @@ from wal2lake.archive import (
 )
 from wal2lake.archive.claims import claim_of_node
 from wal2lake.archive.keeping import ArchiveKeeper
-from wal2lake.archive.segments import stored_segments
+from wal2lake.archive.segments import log_in_store
 from wal2lake.catalog import (
     Catalog,
     NewSource,
@@ -45,14 +47,19 @@ from wal2lake.catalog import (
     SubscriptionRel,
     WorkerKind,
 )
-from wal2lake.changelog import ChangeLog, LogReader, Retention
+from wal2lake.changelog import (
+    ChangeLog,
+    HeldSpools,
+    LogReader,
+    Retention,
+    SealedMoment,
+)
 from wal2lake.changelog.confirmed import Confirmed, ConfirmedFile
 from wal2lake.cli import init
-from wal2lake.errors import ConfigurationError, FeatureNotSupportedError, StorageError
+from wal2lake.errors import ConfigurationError, StorageError
 from wal2lake.lake.store import LocalStore, MissingFileError, Store, store_at
 from wal2lake.model import Lsn, Oid, SyncState
 from wal2lake.receive.source.slotcheck import UnusableSlot
-from wal2lake.receive.threads import archiver
 from wal2lake.receive.threads.archiver import Archiver
 from wal2lake.settings import LogSettings, Settings, load
 from wal2lake.testing.waits import wait_until
@@ -62,39 +69,6 @@ pytestmark = pytest.mark.usefixtures("no_fsync")
 SMALL = LogSettings(journal_file_bytes=600, segment_bytes=3000)
 
 SENT = [inserts(100 * n, 3) for n in range(1, 6)]
-
-
-class FaultyStore(LocalStore):
-    """A store whose calls fail from a moment on, for as long as a test wants."""
-
-    def __init__(self, root: Path) -> None:
-        super().__init__(root)
-        self.left: int | None = None
-        """Writing calls that succeed; None: all."""
-        self.calls = 0
-
-    def _call(self) -> None:
-        self.calls += 1
-        if self.left is not None:
-            self.left -= 1
-            if self.left < 0:
-                raise StorageError("the store does not answer", sqlstate="58030")
-
-    def put(self, key: str, content: bytes, *, durable: bool = True) -> Any:
-        self._call()
-        return super().put(key, content, durable=durable)
-
-    def put_if_absent(self, key: str, content: bytes, *, durable: bool = True) -> Any:
-        self._call()
-        return super().put_if_absent(key, content, durable=durable)
-
-    def open_writer(self, key: str) -> Any:
-        self._call()
-        return super().open_writer(key)
-
-    def delete(self, key: str) -> None:
-        self._call()
-        super().delete(key)
 
 
 def logged(directory: Path, count: int) -> ChangeLog:
@@ -122,10 +96,15 @@ def archive(directory: Path, store: LocalStore, generation: int = 1) -> SegmentA
     )
 
 
+def put_all(one: SegmentArchive) -> Lsn:
+    """Put all segments of the disk; nothing is prepared."""
+    return one.put(SealedMoment(max(one._reader.numbers(), default=0), 0, ()))
+
+
 def fetched(store: LocalStore, directory: Path, generations: list[int]) -> Path:
     """The log that the store has, in a directory."""
     directory.mkdir()
-    for folder, names in stored_segments(store, "7/1", generations).values():
+    for folder, names in log_in_store(store, "7/1", generations).segments.values():
         for name in names:
             (directory / name).write_bytes(store.read(f"{folder}/{name}"))
     return directory
@@ -134,7 +113,7 @@ def fetched(store: LocalStore, directory: Path, generations: list[int]) -> Path:
 # ---- segments ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("left", range(13))
+@pytest.mark.parametrize("left", range(14))
 def test_what_counts_as_stored_is_a_log_that_can_be_opened(
     tmp_path: Path, left: int
 ) -> None:
@@ -145,7 +124,7 @@ def test_what_counts_as_stored_is_a_log_that_can_be_opened(
     store.left = left
     failed = False
     try:
-        end = one.put_new()
+        end = put_all(one)
     except StorageError:
         failed = True
     store.left = None
@@ -156,7 +135,7 @@ def test_what_counts_as_stored_is_a_log_that_can_be_opened(
         assert len(there) == 4
     # What failed is repeated, by this run and by the next.
     again = archive(tmp_path / "log", store)
-    assert one.put_new() == again.put_new() == SENT[3].end_lsn
+    assert put_all(one) == put_all(again) == SENT[3].end_lsn
     log = ChangeLog.open(fetched(store, tmp_path / "whole", [1]), SMALL)
     assert (log.logged, log.last_segment) == (SENT[3].end_lsn, 4)
     log.close()
@@ -168,17 +147,17 @@ def test_a_new_generation_goes_on_behind_what_the_former_has_stored(
 ) -> None:
     store = LocalStore(tmp_path / "store")
     logged(tmp_path / "log", 3).close()
-    archive(tmp_path / "log", store).put_new()
+    put_all(archive(tmp_path / "log", store))
     new = fetched(store, tmp_path / "new", [1])
     logged(new, 5).close()
     second = archive(new, store, generation=2)
     assert second.newest == 3
     # The former machine wakes up, and stores a fourth segment of its own.
     logged(tmp_path / "log", 4).close()
-    archive(tmp_path / "log", store).put_new()
-    assert second.put_new() == SENT[4].end_lsn
+    put_all(archive(tmp_path / "log", store))
+    assert put_all(second) == SENT[4].end_lsn
     assert content(fetched(store, tmp_path / "both", [1, 2])) == SENT
-    folders = stored_segments(store, "7/1", [1, 2])
+    folders = log_in_store(store, "7/1", [1, 2]).segments
     assert folders[4][0] == layout.log_folder("7/1", 2)
 
 
@@ -187,23 +166,25 @@ def test_what_a_lost_machine_stores_too_late_is_of_no_generation(
 ) -> None:
     store = LocalStore(tmp_path / "store")
     logged(tmp_path / "log", 3).close()
-    archive(tmp_path / "log", store).put_new()
+    put_all(archive(tmp_path / "log", store))
     new = fetched(store, tmp_path / "new", [1])
     # Before the new one opens its archive, and behind that.
     logged(tmp_path / "log", 4).close()
-    archive(tmp_path / "log", store).put_new()
+    put_all(archive(tmp_path / "log", store))
     second = archive(new, store, generation=2)
     assert second.newest == 3
     logged(new, 4).close()
-    second.put_new()
+    put_all(second)
     logged(tmp_path / "log", 5).close()
-    archive(tmp_path / "log", store).put_new()
-    assert len(stored_segments(store, "7/1", [1, 2])) == 4
+    put_all(archive(tmp_path / "log", store))
+    assert len(log_in_store(store, "7/1", [1, 2]).segments) == 4
     logged(new, 5).close()
     again = archive(new, store, generation=2)
     assert again.newest == 4
-    assert again.put_new() == SENT[4].end_lsn
-    assert stored_segments(store, "7/1", [1, 2])[5][0] == layout.log_folder("7/1", 2)
+    assert put_all(again) == SENT[4].end_lsn
+    assert log_in_store(store, "7/1", [1, 2]).segments[5][0] == layout.log_folder(
+        "7/1", 2
+    )
 
 
 def test_a_directory_that_is_older_than_its_store_stores_nothing(
@@ -213,7 +194,7 @@ def test_a_directory_that_is_older_than_its_store_stores_nothing(
     logged(tmp_path / "log", 2).close()
     shutil.copytree(tmp_path / "log", tmp_path / "older")
     logged(tmp_path / "log", 4).close()
-    archive(tmp_path / "log", store).put_new()
+    put_all(archive(tmp_path / "log", store))
     with pytest.raises(StorageError) as refused:
         archive(tmp_path / "older", store)
     assert refused.value.hint == (
@@ -228,12 +209,11 @@ def test_segments_leave_the_store_once_the_stored_catalog_knows_that_they_may(
     store = LocalStore(tmp_path / "store")
     logged(tmp_path / "log", 5).close()
     one = archive(tmp_path / "log", store)
-    one.put_new()
+    put_all(one)
     assert Retention(tmp_path / "log").trim(Lsn(SENT[2].end_lsn)) == [1, 2, 3]
-    assert not one.has_below(1)
-    assert one.has_below(one.oldest_on_disk())
+    assert one.has_left(one.oldest_on_disk())
     one.trim(one.oldest_on_disk())
-    assert not one.has_below(one.oldest_on_disk())
+    assert not one.has_left(one.oldest_on_disk())
     assert content(fetched(store, tmp_path / "rest", [1])) == SENT[3:]
     assert LogReader(tmp_path / "rest").numbers() == [4, 5]
     # All objects of those that left have gone.
@@ -247,10 +227,10 @@ def test_of_a_log_with_a_gap_the_newest_part_counts(tmp_path: Path) -> None:
     """As after a time in which nothing was stored, and segments have left the disk."""
     store = LocalStore(tmp_path / "store")
     logged(tmp_path / "log", 1).close()
-    archive(tmp_path / "log", store).put_new()
+    put_all(archive(tmp_path / "log", store))
     logged(tmp_path / "log", 4).close()
     Retention(tmp_path / "log").trim(Lsn(SENT[2].end_lsn))
-    archive(tmp_path / "log", store).put_new()
+    put_all(archive(tmp_path / "log", store))
     assert content(fetched(store, tmp_path / "found", [1])) == SENT[3:4]
 
 
@@ -271,7 +251,7 @@ def test_a_subscription_that_begins_at_a_new_slot_begins_a_log_in_the_store(
         )
         assert archived is not None
         assert found is not None
-        archived.segments(found).put_new()
+        put_all(archived.segments(found))
         archived.catalogs.keep()
         archived.remove_dropped(catalog)
         return opening.name_of(found)
@@ -280,7 +260,7 @@ def test_a_subscription_that_begins_at_a_new_slot_begins_a_log_in_the_store(
     shutil.rmtree(log)
     catalog.copy_anew(Oid(1), ("p",), source=NewSource(Lsn(40), "1", 1))
     assert stored(2) == "1/2"
-    assert not stored_segments(store, "1/1", [1])
+    assert not log_in_store(store, "1/1", [1]).segments
     fetch(tmp_path / "new", tmp_path / "store")
     assert content(tmp_path / "new" / "log" / "1") == SENT[:2]
 
@@ -440,7 +420,7 @@ def test_segments_that_leave_while_a_node_is_fetched_are_listed_again(
     assert catalogs(settings, catalog, store).keep()
     logged(tmp_path / "log", 5).close()
     sent = archive(tmp_path / "log", store)
-    sent.put_new()
+    put_all(sent)
     (tmp_path / "new").mkdir()
     node = fetch_node(str(tmp_path / "store"), tmp_path / "new")
     real, left = LocalStore.read, [2, 0]
@@ -554,14 +534,14 @@ def test_logs_of_dropped_subscriptions_leave_the_store(
     settings, catalog = a_node(tmp_path / "node", store=str(tmp_path / "store"))
     store = LocalStore(tmp_path / "store")
     logged(tmp_path / "log", 2).close()
-    archive(tmp_path / "log", store).put_new()
+    put_all(archive(tmp_path / "log", store))
     keeper = ArchiveKeeper(settings, catalog)
     catalog.create_subscription(subscription(7), [])
     keeper.step()
-    assert stored_segments(store, "7/1", [1])
+    assert log_in_store(store, "7/1", [1]).segments
     catalog.drop_subscription(Oid(7))
     keeper.step()
-    assert not stored_segments(store, "7/1", [1])
+    assert not log_in_store(store, "7/1", [1]).segments
     assert len(images(store)) == 2
 
 
@@ -708,12 +688,18 @@ def test_a_node_whose_directory_is_lost_goes_on_from_the_store(
         assert content(third.log) == SENT
 
 
+SERVERS = {"s3": s3_server, "gs": gcs_server, "az": azure_server}
+
+
+@pytest.mark.parametrize(
+    "kind", ["s3", "gs", pytest.param("az", marks=pytest.mark.slow)]
+)
 def test_the_same_with_an_object_store(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    url = f"s3://{BUCKET}/tables-log"
-    with s3_server() as server, FakeWalsender([script(3), script(5)]) as publisher:
+    with SERVERS[kind]() as server, FakeWalsender([script(3), script(5)]) as publisher:
         publisher.end = Lsn(5000)
+        url = f"{server.url}/tables-log"
 
         def at(location: str) -> Store:
             found = store_at(location, server.options())
@@ -722,11 +708,16 @@ def test_the_same_with_an_object_store(
 
         monkeypatch.setattr(opening, "store_at", at)
         # The warehouse's own folder is beside it, and nothing of it is touched.
-        at(f"s3://{BUCKET}/tables").put("_delta_log", b"x")
+        at(f"{server.url}/tables").put("_delta_log", b"x")
         one = receiver(tmp_path / "node", publisher, url)
         runs(one, publisher, SENT[2].end_lsn)
-        shutil.rmtree(tmp_path / "node")
         fetch(tmp_path / "new", url)
+        # The former directory is the node no more, and a third one cannot become it unasked.
+        assert isinstance(one.run(until=lambda: False), Superseded)
+        (tmp_path / "third").mkdir()
+        with pytest.raises(Superseded):
+            claim_of_node(tmp_path / "third", at(url), one.catalog.system_identifier)
+        shutil.rmtree(tmp_path / "node")
         other = revived(tmp_path / "new", publisher)
         assert content(other.log) == SENT[:3]
         runs(other, publisher, SENT[4].end_lsn)
@@ -737,12 +728,35 @@ def test_the_same_with_an_object_store(
         assert found is not None
         segments = archived.segments(found)
         segments.trim(segments.newest)
-        assert len(stored_segments(at(url), "1/1", [1, 2])) == 1
+        assert len(log_in_store(at(url), "1/1", [1, 2]).segments) == 1
         other.catalog.drop_subscription(SUBSCRIPTION)
         archived.remove_dropped(other.catalog)
-        assert not stored_segments(at(url), "1/1", [1, 2])
+        assert not log_in_store(at(url), "1/1", [1, 2]).segments
         assert Claims(at(url)).generations() == [1, 2]
-        assert at(f"s3://{BUCKET}/tables").read("_delta_log") == b"x"
+        assert at(f"{server.url}/tables").read("_delta_log") == b"x"
+
+
+@pytest.mark.parametrize(
+    "kind", ["s3", "gs", pytest.param("az", marks=pytest.mark.slow)]
+)
+def test_of_many_directories_at_once_one_becomes_the_node(
+    tmp_path: Path, kind: str
+) -> None:
+    """Each claims the next generation; the store's condition decides."""
+    with SERVERS[kind]() as server:
+        store = store_at(f"{server.url}/log", server.options())
+        assert store is not None
+        claims = [NodeClaim.new(2, 5) for _ in range(6)]
+        with ThreadPoolExecutor(len(claims)) as pool:
+            put = list(pool.map(Claims(store).put, claims))
+        assert put.count(True) == 1
+        winner = claims[put.index(True)]
+        assert Claims(store).newest() == winner
+        # An answer that was lost: the same claim is put again.
+        assert Claims(store).put(winner)
+        Claims(store).check(winner)
+        with pytest.raises(Superseded):
+            Claims(store).check(replace(winner, generation=1))
 
 
 def test_nothing_is_confirmed_while_the_store_does_not_answer(
@@ -809,64 +823,32 @@ def test_a_position_that_the_store_has_not_got_is_missed_and_not_skipped(
         assert "starts at 0/1388, above" in error.message
 
 
-def test_prepared_transactions_are_not_for_a_disk_that_may_be_lost(
-    tmp_path: Path,
-) -> None:
-    with FakeWalsender([script(1)]) as publisher:
-        one = receiver(tmp_path / "node", publisher, tmp_path / "store")
-        one.catalog.set_options(SUBSCRIPTION, {"two_phase": "e"})
-        error = one.run(until=lambda: False)
-    assert isinstance(error, FeatureNotSupportedError)
-    assert error.hint == (
-        "ALTER SUBSCRIPTION ... DISABLE, then SET (two_phase = false), then ENABLE. Prepared"
-        " transactions come at their COMMIT PREPARED then."
-    )
-
-
-@pytest.mark.parametrize(
-    ("confirm", "detail"),
-    [
-        ("store", "and nothing behind it is confirmed to the publisher."),
-        ("disk", "and would be lost with the machine."),
-    ],
-)
-def test_behind_a_prepared_transaction_nothing_is_confirmed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, confirm: str, detail: str
-) -> None:
-    """A slot that was once used with two_phase sends them unasked."""
+def test_a_position_is_in_the_store_before_it_is_sent(tmp_path: Path) -> None:
     settings, catalog = a_node(tmp_path / "node", store=str(tmp_path / "store"))
-    settings = replace(settings, log=replace(settings.log, confirm=confirm))
-    monkeypatch.setattr(archiver, "prepared_spools", lambda directory: ["one"])
     log = settings.log_directory / "1"
-    logged(log, 2).close()
+    written = logged(log, 2)
     with ConfirmedFile.open(log) as confirmed:
+        held = HeldSpools(log)
         one = Archiver(
             catalog,
             subscription(),
             settings,
-            log,
+            held,
             confirmed,
-            newest=lambda: 2,
             stop=threading.Event(),
             wake=lambda: None,
         )
-        with pytest.raises(StorageError) as held:
-            one.step()
-        assert held.value.hint == (
-            "End the prepared transaction at the publisher, and set two_phase of the"
-            " subscription to false."
-        )
-        assert held.value.detail is not None
-        assert held.value.detail.endswith(detail)
+        one.step()
         assert one.position is None
         with pytest.raises(StorageError, match="has not answered yet"):
             one.record("s", Lsn(10))
-        monkeypatch.setattr(archiver, "prepared_spools", lambda directory: [])
+        written.hold(held)
         one.step()
         assert one.position == SENT[1].end_lsn
         one.record("s", Lsn(1000))
         (folder,) = (tmp_path / "store" / "log" / "1" / "1").iterdir()
         assert (folder / "confirmed").read_bytes() == confirmed.content()
+    written.close()
 
 
 # ---- the way back --------------------------------------------------------------------

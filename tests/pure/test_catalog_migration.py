@@ -62,6 +62,15 @@ create table snapshot_vector (
     primary key (subid, number)) without rowid;
 """
 
+LATER_TABLES = (
+    "history_pending",
+    "difference",
+    "verification",
+    "pending_delete",
+    "table_index",
+)
+"""Tables of the versions after 28."""
+
 
 def columns(path: Path) -> dict[str, list[tuple[object, ...]]]:
     """Every table's columns: name, type, NOT NULL, default, place in the key."""
@@ -139,7 +148,7 @@ def test_transaction_numbers_begin_above_the_versions_of_tables(tmp_path: Path) 
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("delete from meta where key = 'next_xid'")
         connection.execute("alter table subscription_rel drop column seen_as")
-        for name in ("history_pending", "difference", "verification", "pending_delete"):
+        for name in LATER_TABLES:
             connection.execute(f"drop table {name}")
         connection.execute("update meta set value = '28' where key = 'version'")
         connection.execute(
@@ -173,7 +182,7 @@ def absolute_places(directory: Path, locations: dict[int, str]) -> Path:
         # They came later.
         connection.execute("alter table relation drop column checks")
         connection.execute("alter table subscription_rel drop column seen_as")
-        for name in ("history_pending", "difference", "verification", "pending_delete"):
+        for name in LATER_TABLES:
             connection.execute(f"drop table {name}")
         for oid, location in locations.items():
             connection.execute(

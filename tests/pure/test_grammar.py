@@ -427,9 +427,9 @@ def test_wrong_storage_parameters(parameters: str, message: str) -> None:
             "CREATE VIEW",
         ),
         (
-            "create unique index i on t (a)",
+            "alter index i set (fillfactor = 70)",
             CommandKind.UNSUPPORTED,
-            "CREATE UNIQUE INDEX",
+            "ALTER INDEX",
         ),
         (
             "alter table t cluster on i",

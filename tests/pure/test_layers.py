@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tools.layers import MOST_RETRIED, Layer, read_report, summary, verdict
+from tools.layers import (
+    MOST_RETRIED,
+    Layer,
+    processes,
+    read_report,
+    summary,
+    verdict,
+)
 
 
 def test_a_report_counts_what_ran_and_names_what_failed(tmp_path: Path) -> None:
@@ -53,3 +60,8 @@ def test_the_summary_tells_times_and_second_tries() -> None:
         "failed at the first try (at most 3 may):",
         "  test_a::test_b",
     ]
+
+
+def test_more_processes_run_tests_that_mostly_wait() -> None:
+    assert processes("node", 2) == 2
+    assert processes("pure", 2) == 4

@@ -121,8 +121,7 @@ class MarkedTable(StoredTable):
             staged,
             uniqueness,
             memory=1 << 22,
-            # A TRUNCATE needs the whole batch.
-            runs=(1, 2, 5)[len(events) % 3] if shape.truncate is None else 1,
+            runs=(1, 2, 5)[len(events) % 3],
             rules=rules,
             history=target,
         )
@@ -485,6 +484,7 @@ def test_without_a_key_one_of_the_equal_rows_is_marked(
             [staged],
             keyless.UNTRUSTED,
             memory=1 << 22,
+            runs=(1, 2, 5)[len(batch) % 3],
             rules=rules,
         )
         assert isinstance(upsert, Upsert), upsert

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pytest
 from pyspark.sql import SparkSession
 from tests.fakes.lake_log import FIELDS, write_log
 from tests.spark.test_batches import batches_of, operations, read_outside, request
@@ -85,28 +86,31 @@ def test_inserts_look_for_marked_rows_as_soon_as_there_is_one(
     assert apply(4, RowEvent(4, 1, "I", (0, 2, "e", "f"))) == "append"
 
 
-def test_a_truncate_that_does_not_fit_into_memory_marks_nothing(
-    lake: DeltaTables, spark_session: SparkSession, location: str, tmp_path: Path
+@pytest.mark.parametrize("number_of_transactions", [1, 2])
+def test_a_truncate_that_does_not_fit_into_memory_marks_all_rows(
+    lake: DeltaTables,
+    spark_session: SparkSession,
+    location: str,
+    tmp_path: Path,
+    number_of_transactions: int,
 ) -> None:
     lake.create(location, COLUMNS)
-    updates = [RowEvent(1 + n % 2, n, "U", (0, n, "x" * 99, "y")) for n in range(200)]
+    stored = [RowEvent(1, n, "I", (0, n, "stored", "y")) for n in range(200)]
+    last = 1 + number_of_transactions
+    changes = [
+        *(RowEvent(2, n, "U", (0, n, "x" * 99, "y")) for n in range(150)),
+        RowEvent(2, 500, "T"),
+        *(RowEvent(last, 600 + n, "I", (0, n, "z" * 99, "y")) for n in range(100)),
+    ]
     small = batches_of(spark_session, lake, tmp_path, 10_000)
-    # Without a TRUNCATE it is applied in runs.
-    source = write_log(tmp_path / "runs.parquet", updates)
-    asked = replace(request(lake, location, source), soft=facts_of([1, 2]))
-    staged = small.stage(asked)
-    assert not staged.failures
-    small.discard(staged)
-    for name, divides, events in (
-        ("two", True, [*updates, RowEvent(2, 999, "T")]),
-        ("one", False, [replace(e, lsn=1) for e in (*updates, RowEvent(1, 999, "T"))]),
-    ):
-        source = write_log(tmp_path / f"{name}.parquet", events)
-        asked = replace(request(lake, location, source), soft=facts_of([1, 2]))
-        (failure,) = small.stage(asked).failures
-        assert (failure.sqlstate, failure.message, failure.divides) == (
-            "53200",
-            'cannot mark deleted rows of relation "public.t": what a transaction changes'
-            " does not fit into memory",
-            divides,
-        )
+    for number, events in enumerate((stored, changes), 1):
+        source = write_log(tmp_path / f"{number}.parquet", events)
+        asked = request(lake, location, source)
+        staged = small.stage(replace(asked, soft=facts_of([1, 2, 3])))
+        assert not staged.failures
+        small.commit(staged, Cursor("app", number))
+    rows = {row[1]: row[2:] for row in read_outside(location)}
+    assert len(rows) == 200
+    assert all(rows[n] == ("z" * 99, "y", None) for n in range(100))
+    ended = [(*rows[n][:2], int(rows[n][2].timestamp())) for n in range(100, 200)]
+    assert ended == [("x" * 99, "y", 2)] * 50 + [("stored", "y", 2)] * 50

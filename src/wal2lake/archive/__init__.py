@@ -10,6 +10,7 @@ is confirmed to a publisher.
     claims      which directory is the node: the newest claim
     catalogs    the catalog, with the files beside it, after each change that matters
     segments    the sealed segments of one subscription
+    prepared    the transactions that are prepared at their end
     keeping     the engine's thread, for nodes without receivers
     placing     segments as a cluster's executors find them
     fetching    the way back: ``wal2lake init --from``

@@ -23,7 +23,7 @@ from wal2lake.archive import layout
 from wal2lake.archive.catalogs import CATALOG
 from wal2lake.archive.claims import ClaimFile, Claims, NodeClaim, superseded
 from wal2lake.archive.opening import store_of_log
-from wal2lake.archive.segments import stored_segments
+from wal2lake.archive.segments import log_in_store
 from wal2lake.catalog import RevivedCatalog, RevivedSubscription, revive
 from wal2lake.changelog.confirmed import ConfirmedFile
 from wal2lake.changelog.files import (
@@ -92,14 +92,17 @@ class FetchedNode:
         return segments
 
     def _fetch_segments(self, log: str, directory: Path) -> int:
-        """Fetch a log's segments; return their number. The former node may be removing the oldest
-        ones: it looks at the claims before it does, and a removal may last."""
+        """Fetch a log's segments, and what is prepared at their end; return the number of segments.
+        The former node may be removing the oldest ones: it looks at the claims before it does, and
+        a removal may last."""
         for rest in reversed(range(_LISTINGS)):
-            segments = stored_segments(self.store, log, list(self.generations))
             try:
-                for folder, names in segments.values():
+                stored = log_in_store(self.store, log, list(self.generations))
+                for folder, names in stored.segments.values():
                     for name in names:
                         self._fetch(f"{folder}/{name}", directory / name)
+                for key in () if stored.record is None else stored.record.keys:
+                    self._fetch(key, directory / layout.transaction_file(key))
             except MissingFileError:
                 if not rest:
                     raise
@@ -107,7 +110,7 @@ class FetchedNode:
                     path.unlink()
             else:
                 break
-        return len(segments)
+        return len(stored.segments)
 
     def _fetch(self, key: str, path: Path) -> None:
         content = self.store.read(key)

@@ -79,6 +79,7 @@ from wal2lake.catalog.objects.historyrecords import (
     is_history,
 )
 from wal2lake.catalog.objects.ownedsequence import OwnedSequence
+from wal2lake.catalog.objects.tableindex import IndexedColumn, TableIndex
 from wal2lake.catalog.overview import (
     CatalogReader,
     KnownSlot,
@@ -188,6 +189,7 @@ __all__ = [
     "FoundDifference",
     "HistoricDefinitions",
     "HistoryFeed",
+    "IndexedColumn",
     "KnownSlot",
     "LocalCommit",
     "LookedAt",
@@ -241,6 +243,7 @@ __all__ = [
     "SyncSnapshot",
     "TableChange",
     "TableDef",
+    "TableIndex",
     "TableName",
     "TableVersion",
     "TargetRights",

@@ -16,7 +16,7 @@ from typing import Final
 from wal2lake.catalog.access import predefined
 from wal2lake.model import Oid
 
-VERSION: Final = 33
+VERSION: Final = 34
 
 FIRST_OID: Final = 16384
 """PostgreSQL's FirstNormalObjectId. Lower OIDs belong to built-in objects."""
@@ -378,6 +378,14 @@ create table pending_delete (
 """Places whose files go at the start of the node, unless a table has them by then: of tables that
 an open block has made, and of dropped ones."""
 
+_INDEXES_34: Final = """
+create table table_index (
+    oid integer primary key, relid integer not null, name text not null,
+    method text not null, keys text not null, included text not null,
+    is_unique integer not null, parameters text not null);
+"""
+"""Definitions of indexes that statements have made; those of primary keys are in relation."""
+
 LATER: Final = (
     _ROLES_4 + predefined.INSERTS,
     _PLANS_5,
@@ -409,6 +417,7 @@ LATER: Final = (
     _HISTORIES_31,
     _VERIFICATIONS_32,
     _PENDING_DELETES_33,
+    _INDEXES_34,
 )
 """Statements of the versions after 3, in order. A new column of a table whose rows are in
 definition_history (``definitions.historic``) is added there, too, with json_set()."""
@@ -487,6 +496,7 @@ alter table relation add column partition_of integer;
     31: LATER[27],
     32: LATER[28],
     33: LATER[29],
+    34: LATER[30],
 }
 """For each version, the statements that upgrade the previous version (without semicolons inside).
 

@@ -42,6 +42,11 @@ from wal2lake.changelog.retention import (
 )
 from wal2lake.changelog.sealedmessages import MessageHistory
 from wal2lake.changelog.segments import SegmentWriter, open_writer
+from wal2lake.changelog.spool.held import (
+    HeldSpools,
+    HeldTransaction,
+    SealedMoment,
+)
 from wal2lake.changelog.spool.prepared import (
     PreparedSpool,
     PreparedTransaction,
@@ -54,6 +59,8 @@ __all__ = [
     "ChangeLog",
     "HandedOn",
     "Held",
+    "HeldSpools",
+    "HeldTransaction",
     "Inventory",
     "LimitState",
     "LogContents",
@@ -67,6 +74,7 @@ __all__ = [
     "PreparedTransaction",
     "Retention",
     "RowsFile",
+    "SealedMoment",
     "SegmentFacts",
     "SegmentWriter",
     "Step",

@@ -11,6 +11,7 @@ One directory per subscription holds everything, flat, so that ``ls`` shows the 
     spool-<n>-<relid>-<k>.parquet     rows of a transaction that has not committed
     spool-<n>-messages-<k>.parquet    logical messages of one
     confirmed                         position reported to the publisher (see ``confirmed``)
+    held-spool-...                    second name of a file that the log's store has not got yet
     <any of these>.tmp                being written, or left by a crash
 
 ``<n>`` has 20 decimal digits, so that names sort like numbers. A file other than a journal
@@ -36,6 +37,7 @@ from wal2lake.errors import ConfigurationError, StorageError, reason_of, words_o
 from wal2lake.model import Oid
 
 TEMPORARY: Final = ".tmp"
+HELD: Final = "held-"
 
 _MANIFEST = re.compile(r"seg-(\d{20})\.json\Z")
 _JOURNAL = re.compile(r"journal-(\d{20})\Z")
@@ -91,6 +93,11 @@ def spool_rows_name(number: int, relid: Oid, k: int) -> str:
 def spool_messages_name(number: int, k: int) -> str:
     """The name of spool ``number``'s piece ``k`` of logical messages."""
     return f"spool-{number:020d}-messages-{k}.parquet"
+
+
+def held_name(name: str) -> str:
+    """The second name of a spool's file, under which it waits for the log's store."""
+    return f"{HELD}{name}"
 
 
 def journal_numbers(directory: Path) -> list[int]:

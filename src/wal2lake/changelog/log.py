@@ -21,7 +21,7 @@ in the log (the rule of invariant 2, with the log in place of the table).
 
     open, ask_again               before the threads start
     connected, append, sync       the journal's thread
-    absorb, seal                  the seal thread
+    absorb, seal, hold            the seal thread
     logged, sealed, complete      any thread
     backlog, wake                 any thread
     close                         after both threads have ended
@@ -56,6 +56,7 @@ from wal2lake.changelog.manifest import Manifest
 from wal2lake.changelog.recovery import Undecodable
 from wal2lake.changelog.retention import journal_file_bytes
 from wal2lake.changelog.segments import SegmentWriter
+from wal2lake.changelog.spool.held import HeldSpools
 from wal2lake.changelog.spool.intake import Intake
 from wal2lake.changelog.spool.spools import Spools
 from wal2lake.errors import InternalError, LogInUseError
@@ -311,6 +312,14 @@ class ChangeLog:
         oldest = min(n for n in (*needed, newest + 1) if n is not None)
         self._journal.trim(self._segments.sealed_lsn, keep_from=oldest)
         return sealed
+
+    def hold(self, held: HeldSpools) -> None:
+        """Offer the newest segment, with the transactions that are prepared at its end. Does
+        nothing while that is not possible: after the next ``seal`` it is. On StorageError call
+        again."""
+        spools = self._spools.prepared_at(self._segments.sealed_lsn)
+        if spools is not None:
+            held.offer(self._segments.last_number, self._spools.moves, spools)
 
     def close(self) -> None:
         """Release the directory. Nothing is written: gulps that were not synced are not logged."""

@@ -39,6 +39,7 @@ from wal2lake.catalog import (
     SubscriptionStats,
     SyncSnapshot,
     TableDef,
+    TableIndex,
     Verification,
     read_registered,
 )
@@ -175,6 +176,10 @@ class ViewSource:
     def tables(self) -> Sequence[TableDef]:
         """From the catalog."""
         return self._catalog.tables()
+
+    def indexes(self) -> Sequence[TableIndex]:
+        """From the catalog."""
+        return self._catalog.indexes()
 
     def sequences(self) -> Sequence[OwnedSequence]:
         """From the catalog."""

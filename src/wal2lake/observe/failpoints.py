@@ -46,6 +46,8 @@ NAMES: Final = frozenset(
         "spool.checkpoint_renamed",
         "spool.removed",
         "confirmed.recorded",
+        "archive.transaction",
+        "archive.prepared",
         "archive.segment",
         "feedback.sent",
         "schemas.asked",

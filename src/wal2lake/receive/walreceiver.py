@@ -37,9 +37,9 @@ from pathlib import Path
 from typing import Final
 
 from wal2lake.catalog import Catalog, ProgressFile, Subscription
-from wal2lake.changelog import ChangeLog
+from wal2lake.changelog import ChangeLog, HeldSpools
 from wal2lake.changelog.confirmed import ConfirmedFile
-from wal2lake.errors import FeatureNotSupportedError, PublisherError
+from wal2lake.errors import PublisherError
 from wal2lake.model import INVALID_LSN, Lsn
 from wal2lake.observe import failpoint, get_logger
 from wal2lake.observe.telemetry import Telemetry
@@ -92,16 +92,6 @@ def now_us() -> int:
     return int(time.time() * 1_000_000) - 946_684_800_000_000
 
 
-def _no_two_phase() -> FeatureNotSupportedError:
-    return FeatureNotSupportedError(
-        "two_phase is not supported with log.confirm = store",
-        detail="Prepared transactions wait on this machine's disk for their end, and the publisher"
-        " would not send them again.",
-        hint="ALTER SUBSCRIPTION ... DISABLE, then SET (two_phase = false), then ENABLE. Prepared"
-        " transactions come at their COMMIT PREPARED then.",
-    )
-
-
 class WalReceiver:
     """One run of a subscription's receiver, from connecting to its end."""
 
@@ -147,6 +137,7 @@ class WalReceiver:
             before=self._note,
             observer=self._measures,
         )
+        self._held = None if settings.log_store is None else HeldSpools(self._directory)
         self._sealer = self._new_sealer()
         self._types = RemoteTypesKeeper(catalog, subscription)
         self._two_phase = TwoPhaseState(catalog, subscription)
@@ -245,8 +236,6 @@ class WalReceiver:
         self, session: Session, source: SourceCheck, start: Lsn
     ) -> tuple[CopyBothStream, Lsn]:
         """Check the source, and start streaming. Return the stream and the confirmed position."""
-        if self._waits_for_store and self._subscription.two_phase != "d":
-            raise _no_two_phase()
         try:
             findings = source.check(Publisher(session))
         except PublisherError:
@@ -282,15 +271,14 @@ class WalReceiver:
         return self._settings.log.confirm == "store"
 
     def _new_archiver(self, confirmed: ConfirmedFile) -> Archiver | None:
-        if self._settings.log_store is None:
+        if self._held is None:
             return None
         return Archiver(
             self._catalog,
             self._subscription,
             self._settings,
-            self._directory,
+            self._held,
             confirmed,
-            newest=lambda: self._log.last_segment,
             stop=self._stop,
             wake=self._wake,
         )
@@ -330,6 +318,7 @@ class WalReceiver:
             applied=self._applied,
             stop=self._stop,
             removable=self._removable,
+            held=self._held,
         )
 
     def _start(self, name: str, work: Callable[[], None]) -> None:

@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from wal2lake.catalog.definitions.publications import follow_columns
-from wal2lake.catalog.objects import sequences
+from wal2lake.catalog.objects import indexes, sequences
 from wal2lake.catalog.objects.tables import (
     checks_from_json,
     checks_to_json,
@@ -68,9 +68,9 @@ def redefine(connection: sqlite3.Connection, altered: Sequence[Altered]) -> None
         if definition.renamed:
             _follow_clustering(connection, definition.relid, dict(definition.renamed))
         column_names = [column.name for column in definition.columns]
-        follow_columns(
-            connection, definition.relid, dict(definition.renamed), column_names
-        )
+        followed = (definition.relid, dict(definition.renamed), column_names)
+        follow_columns(connection, *followed)
+        indexes.follow_columns(connection, *followed)
 
 
 def _drop_sequences(connection: sqlite3.Connection, altered: Altered) -> None:

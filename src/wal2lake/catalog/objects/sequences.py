@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sqlite3
 
+from wal2lake.catalog.objects import indexes
 from wal2lake.catalog.objects.ownedsequence import OwnedSequence
 from wal2lake.errors import DuplicateObjectError, UndefinedObjectError, UsageError
 from wal2lake.model import Oid
@@ -121,14 +122,17 @@ def move_owned(connection: sqlite3.Connection, relid: Oid, namespace: str) -> No
 
 
 def refuse_taken(connection: sqlite3.Connection, namespace: str, name: str) -> None:
-    """Raise 42P07 if a table or a sequence has the name."""
-    for table in ("relation", "sequence"):
-        if connection.execute(
+    """Raise 42P07 if a table, a sequence or an index has the name."""
+    is_taken = name in indexes.names_in(connection, namespace) or any(
+        connection.execute(
             f"select 1 from {table} where namespace = ? and name = ?", (namespace, name)
-        ).fetchone():
-            raise DuplicateObjectError(
-                f'relation "{name}" already exists', sqlstate="42P07"
-            )
+        ).fetchone()
+        for table in ("relation", "sequence")
+    )
+    if is_taken:
+        raise DuplicateObjectError(
+            f'relation "{name}" already exists', sqlstate="42P07"
+        )
 
 
 def _sequence(row: sqlite3.Row) -> OwnedSequence:

@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from wal2lake.catalog import places
-from wal2lake.catalog.objects import pendingdeletes, sequences
+from wal2lake.catalog.objects import indexes, pendingdeletes, sequences
 from wal2lake.catalog.records import ColumnDef, TableDef
 from wal2lake.errors import UndefinedObjectError
 from wal2lake.model import (
@@ -104,9 +104,12 @@ def create_table(connection: sqlite3.Connection, table: TableDef) -> None:
 def rename_table(
     connection: sqlite3.Connection, table: TableDef, namespace: str, name: str
 ) -> None:
-    """Rename a table, or move it and its sequences to another schema. Raises 42P07 if the name is
-    taken."""
+    """Rename a table, or move it with its sequences and indexes to another schema. Raises 42P07 if
+    a name is taken."""
     sequences.move_owned(connection, table.oid, namespace)
+    if namespace != table.namespace:
+        for index in indexes.names_of(connection, table.oid):
+            sequences.refuse_taken(connection, namespace, index)
     key_name = table.key_name
     if table.key and key_name is None:
         key_name = table.index_name
@@ -132,6 +135,7 @@ def drop_table(connection: sqlite3.Connection, oid: Oid) -> None:
     connection.execute("delete from coercion where relid = ?", (oid,))
     connection.execute("delete from relation_history where relid = ?", (oid,))
     sequences.drop_owned(connection, oid)
+    indexes.drop_of_table(connection, oid)
     connection.execute("delete from relation where oid = ?", (oid,))
 
 

@@ -12,12 +12,14 @@ from wal2lake.catalog.database import take_oid
 from wal2lake.catalog.definitions import history, publications
 from wal2lake.catalog.objects import (
     comments,
+    indexes,
     namespaces,
     pendingdeletes,
     sequences,
     tables,
 )
 from wal2lake.catalog.objects.ownedsequence import OwnedSequence
+from wal2lake.catalog.objects.tableindex import TableIndex
 from wal2lake.catalog.parts.part import CatalogPart, change
 from wal2lake.catalog.records import (
     Altered,
@@ -207,6 +209,30 @@ class Objects(CatalogPart):
                 tables.create_table(transaction, table)
             for sequence in owning:
                 sequences.create(transaction, sequence)
+
+    def indexes(self) -> list[TableIndex]:
+        """Return the indexes that statements have made."""
+        with self._database.reading() as connection:
+            return indexes.all_indexes(connection)
+
+    @change
+    def create_index(self, index: TableIndex) -> None:
+        """Record an index. The caller has checked its name."""
+        with self._database.transaction() as transaction:
+            indexes.create(transaction, index)
+
+    @change
+    def drop_indexes(self, oids: Sequence[Oid]) -> None:
+        """Drop indexes."""
+        with self._database.transaction() as transaction:
+            for oid in oids:
+                indexes.drop(transaction, oid)
+
+    @change
+    def rename_index(self, oid: Oid, name: str) -> None:
+        """Rename an index. The caller has checked the name."""
+        with self._database.transaction() as transaction:
+            indexes.rename(transaction, oid, name)
 
     def sequences(self) -> list[OwnedSequence]:
         """Return all sequences."""

@@ -9,4 +9,5 @@ segment writer, without writing their rows again. Owns: the ``spool-<n>`` files
     spool        one transaction
     checkpoint   the bytes of spool-<n>.json
     prepared     reading of prepared transactions
+    held         their files, until a copy of the log elsewhere has them
 """

@@ -47,6 +47,8 @@ class Spools:
         self._prepared: dict[PreparedKey, Spool] = {}
         self._finished: list[tuple[Lsn, Spool]] = []
         """Spools whose rows the segment writer has, with the LSN at which they are sealed."""
+        self.moves = 0
+        """Number of PREPAREs that were handled, and of ends of prepared transactions."""
 
     @classmethod
     def open(cls, directory: Path, *, memory_bytes: int) -> Spools:
@@ -99,6 +101,23 @@ class Spools:
         """Return the oldest journal file that a spool needs; None: none does."""
         needed = [s.needs for s in self._all() if s.needs is not None]
         return min(needed) if needed else None
+
+    def prepared_at(self, sealed: Lsn) -> list[Spool] | None:
+        """Return the transactions that are prepared at the end of the newest segment, ``sealed``,
+        without those that have been rolled back since. None: one of them has no checkpoint yet, or
+        none any more.
+
+        The publisher sends the end of a transaction that has ended behind ``sealed`` to whoever
+        goes on from there."""
+        waiting = [s for end, s in self._finished if end > sealed]
+        spools = [
+            spool
+            for spool in (*self._prepared.values(), *waiting)
+            if spool.prepared is not None and spool.prepared.end_lsn <= sealed
+        ]
+        if any(spool.covered is None or spool.needs is not None for spool in spools):
+            return None
+        return spools
 
     def _all(self) -> Iterable[Spool]:
         yield from self._open.values()
@@ -154,6 +173,7 @@ class Spools:
             event.gid, event.prepare_lsn, event.end_lsn, event.prepare_time
         )
         self._prepared[key] = spool
+        self.moves += 1
         return None
 
     def committing(self, xid: Xid, gid: str | None) -> Spool | None:
@@ -172,6 +192,7 @@ class Spools:
         """Forget a spool whose transaction has ended; the caller removes its files."""
         if spool.prepared is not None:
             self._prepared.pop((spool.stream.xid, spool.prepared.gid), None)
+            self.moves += 1
         elif self._open.get(spool.stream.xid) is spool:
             del self._open[spool.stream.xid]
 

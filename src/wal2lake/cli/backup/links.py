@@ -25,6 +25,8 @@ from wal2lake.errors import StorageError, reason_of
 _JOURNAL: Final = re.compile(r"journal-\d{20}")
 _CONFIRMED: Final = "confirmed"
 _TEMPORARY: Final = ".tmp"
+_HELD: Final = "held-"
+"""Second names of files, on their way into the log's store."""
 
 _NO_LINKS: Final = frozenset(
     {errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
@@ -102,7 +104,11 @@ class Links:
 
     def _log_names(self) -> dict[str, int]:
         names = names_below(self.root)
-        return {n: i for n, i in names.items() if not n.endswith(_TEMPORARY)}
+        return {
+            name: inode
+            for name, inode in names.items()
+            if not name.endswith(_TEMPORARY) and not name.startswith(_HELD)
+        }
 
     def _link(self, name: str, inode: int) -> bool:
         """Link one file; False if it has gone."""

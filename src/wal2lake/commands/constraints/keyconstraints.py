@@ -73,17 +73,18 @@ def added_key(node: HasCatalog, table: TableDef, clause: AddKeyClause) -> SetKey
 def is_taken(
     catalog: Catalog, schema: str, name: str, *, dropped: Oid | None = None
 ) -> bool:
-    """True if a table or key of the schema has the name; they share a namespace.
+    """True if a table, key or index of the schema has the name; they share a namespace.
 
     ``dropped``: a table whose key does not count."""
-    return any(
-        table.namespace == schema
-        and (
-            table.name == name
-            or (table.key and table.oid != dropped and table.index_name == name)
-        )
-        for table in catalog.tables()
-    )
+    relids = set()
+    for table in catalog.tables():
+        if table.namespace != schema:
+            continue
+        relids.add(table.oid)
+        has_key = table.key and table.oid != dropped
+        if table.name == name or (has_key and table.index_name == name):
+            return True
+    return any(i.name == name and i.relid in relids for i in catalog.indexes())
 
 
 def refuse_taken(

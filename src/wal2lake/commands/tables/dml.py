@@ -9,14 +9,18 @@ Source: PostgreSQL manual, INSERT, UPDATE, DELETE, TRUNCATE; 5.5 (constraints).
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 from wal2lake.catalog import TableDef
 from wal2lake.errors import UsageError
 from wal2lake.local.access import check_tables
+from wal2lake.local.concurrency.snapshots import Snapshot
 from wal2lake.local.node import Caller, need_table
 from wal2lake.local.ports import HasCatalog
+from wal2lake.local.transaction.local import LocalTransaction
 from wal2lake.sql.grammar.statements import TruncateTable
 from wal2lake.sql.query.changes.stored import SparkWrite
+from wal2lake.sql.query.results import Rendering
 from wal2lake.sql.query.writes import truncate_sql
 
 Run = Callable[[SparkWrite], int]
@@ -35,7 +39,28 @@ def run_dml(node: HasCatalog, write: SparkWrite, run: Run) -> str:
     return f"INSERT 0 {count}" if write.verb == "INSERT" else f"{write.verb} {count}"
 
 
-def truncated_tables(
+def truncate(
+    node: HasCatalog,
+    caller: Caller,
+    statement: TruncateTable,
+    transaction: LocalTransaction,
+    snapshot: Snapshot,
+    job: AbstractContextManager[str],
+    rendering: Rendering,
+) -> str:
+    """Empty tables on the branches of the session's transaction; returns the command tag."""
+    tables = _truncated_tables(node, caller, statement)
+    options = statement.cascade | statement.restart_identity << 1
+    with job as group:
+        targets = transaction.targets(tables, snapshot, group)
+        if statement.restart_identity:
+            transaction.restart_identity(tables)
+        for table in targets:
+            transaction.run(truncate_sql(table, options), rendering, group)
+    return "TRUNCATE TABLE"
+
+
+def _truncated_tables(
     node: HasCatalog, caller: Caller, statement: TruncateTable
 ) -> list[TableDef]:
     """Return the tables of a TRUNCATE; 42501 if the caller may not truncate one of them."""
@@ -53,11 +78,3 @@ def truncated_tables(
             )
     check_tables(node.catalog, caller, {t.oid: (t, "D") for t in tables})
     return tables
-
-
-def truncate(tables: list[TableDef], statement: TruncateTable, run: Run) -> str:
-    """Empty the tables on the branches of the session's transaction."""
-    options = statement.cascade | statement.restart_identity << 1
-    for table in tables:
-        run(truncate_sql(table, options))
-    return "TRUNCATE TABLE"

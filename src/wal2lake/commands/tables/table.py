@@ -24,6 +24,8 @@ from wal2lake.apply.local.histories import finish_all
 from wal2lake.catalog import ColumnDef, OwnedSequence, TableDef
 from wal2lake.commands.constraints.checkconstraints import added_checks
 from wal2lake.commands.constraints.generatedcolumns import with_generations
+from wal2lake.commands.constraints.indexes import COMMANDS as OF_INDEXES
+from wal2lake.commands.constraints.indexes import names_index
 from wal2lake.commands.constraints.keyconstraints import is_taken, refuse_taken
 from wal2lake.commands.constraints.ownedcolumns import owned_columns
 from wal2lake.commands.roles.names import check_can_set_role, need_role
@@ -444,6 +446,12 @@ def drop_table(node: TableDefinitions, caller: Caller, statement: DropTable) -> 
                 _check_droppable(node, caller, table)
                 tables.append(table)
                 continue
+            if names_index(node.catalog, caller, name):
+                raise UsageError(
+                    f'"{name.name}" is not a table',
+                    sqlstate="42809",
+                    hint="Use DROP INDEX to remove an index.",
+                )
             text = f'table "{name.name}" does not exist'
             if not statement.if_exists:
                 raise UndefinedObjectError(text, sqlstate="42P01")
@@ -578,6 +586,7 @@ OF_BLOCKS: Final[Mapping[type, Callable[[EngineParts, Caller, Any], str]]] = {
     CreateTable: create_table,
     CreatePartition: create_partition,
     DropTable: drop_table,
+    **OF_INDEXES,
 }
 """Commands that a transaction block can roll back."""
 

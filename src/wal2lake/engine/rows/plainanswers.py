@@ -11,6 +11,7 @@ their size is limited.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
@@ -47,10 +48,22 @@ _SPARKS: Final = {
 Rows = tuple[Sequence[FieldSpec], Iterable[pa.RecordBatch]]
 
 
-def plain_answer(
-    tables: TablePort, query: SparkQuery, plain: PlainQuery, check: Check
-) -> Rows | None:
-    """Answer the query, or return None. ``check`` raises if the statement shall end."""
+@dataclass(frozen=True, slots=True)
+class PlainWay:
+    """The files from which a query is answered."""
+
+    read: PlainRead
+    """The files that may have rows."""
+    listed: int
+    """Number of files of the version."""
+    counts: bool
+    """True if the table's log has the number of rows, which is the answer: no file is read."""
+
+
+def plain_way(
+    tables: TablePort, query: SparkQuery, plain: PlainQuery
+) -> PlainWay | None:
+    """Return the files that answer the query; None: Spark answers it."""
     names = list(plain.columns)
     condition = plain.condition
     needed = set() if condition is None else condition.columns()
@@ -71,19 +84,32 @@ def plain_answer(
     )
     if read is None or not _are_named(query, read.fields[: len(plain.columns)]):
         return None
+    listed = read.files
     if plain.aggregates == (_ROWS,) and condition is None and read.rows is not None:
-        return _answered(plain, [pa.scalar(read.rows, pa.int64())])
+        return PlainWay(read, listed, True)
     if condition is not None:
         read = read.within(bounds(condition))
     if read.files > _MOST_FILES or read.size > _MOST_FILE_BYTES:
         return None
-    rows = _rows(read, plain, check)
+    return PlainWay(read, listed, False)
+
+
+def plain_answer(
+    tables: TablePort, query: SparkQuery, plain: PlainQuery, check: Check
+) -> Rows | None:
+    """Answer the query, or return None. ``check`` raises if the statement shall end."""
+    way = plain_way(tables, query, plain)
+    if way is None:
+        return None
+    if way.counts:
+        return _answered(plain, [pa.scalar(way.read.rows, pa.int64())])
+    rows = _rows(way.read, plain, check)
     if rows is None:
         return None
     if plain.aggregates:
         values = [_aggregate(rows, aggregate) for aggregate in plain.aggregates]
         return _answered(plain, values)
-    fields = read.fields[: len(plain.columns)]
+    fields = way.read.fields[: len(plain.columns)]
     return fields, rows.select(list(plain.columns)).to_batches()
 
 

@@ -12,12 +12,17 @@ from typing import Final, TypeVar
 
 from wal2lake.engine.rows.returned import returned_fields
 from wal2lake.engine.session.parametertypes import sample_values
+from wal2lake.errors import FeatureNotSupportedError, Wal2LakeError
 from wal2lake.lake import CommitConflict
 from wal2lake.local.transaction.local import DefinitionChanged, LocalTransaction
 from wal2lake.sql.grammar.parser import ParsedStatement
+from wal2lake.sql.grammar.statements import CommandKind, OtherStatement
 from wal2lake.sql.query.translate import BoundParameter, Resolver
 from wal2lake.sql.query.writes import translate_write
+from wal2lake.sql.sysviews import QueryRoute, calls_functions, route_of
 from wal2lake.wire.frontback import FieldDescription
+
+QUERIES: Final = (CommandKind.SELECT, CommandKind.VALUES, CommandKind.TABLE)
 
 _ANALYSES: Final = 5
 """Limit of analyses of one statement, if its tables are altered again and again."""
@@ -35,6 +40,28 @@ def described_write(
     write = translate_write(sql, resolver(), nulls, zone, next_values=sample_values)
     returning = None if write.by_rows is None else write.by_rows.returning
     return None if returning is None else returned_fields(returning)
+
+
+def is_of_catalogs(
+    sql: str, statement: ParsedStatement, translate: Callable[[], object]
+) -> bool:
+    """Whether the embedded SQL engine answers a statement.
+
+    ``translate``: analyses the query as one on lake tables."""
+    if not isinstance(statement, OtherStatement) or statement.kind not in QUERIES:
+        return False
+    route = route_of(sql)
+    if route is not QueryRoute.EITHER:
+        return route is QueryRoute.CATALOGS
+    try:
+        translate()
+    except FeatureNotSupportedError:
+        # The lake's analysis has no rules for the query.
+        return calls_functions(sql)
+    except Wal2LakeError:
+        # The analysis reports the error as PostgreSQL does.
+        return False
+    return False
 
 
 @dataclass(slots=True)

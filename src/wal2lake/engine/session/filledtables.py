@@ -26,6 +26,7 @@ from wal2lake.local.ports import HasCatalog
 from wal2lake.model import Oid
 from wal2lake.pgtypes.keywords import quote_identifier
 from wal2lake.sql.backend import Notice
+from wal2lake.sql.grammar.explaining import Explain
 from wal2lake.sql.grammar.lexer import Token, TokenKind, tokens
 from wal2lake.sql.grammar.options import clustering_columns, partition_columns
 from wal2lake.sql.grammar.statements import ColumnClause, CreateTable
@@ -59,7 +60,7 @@ def create_as(
 
     ``view``: returns the node as the transaction sees it. ``define``: carries CREATE TABLE out.
     ``write``: carries an INSERT out, returns its tag."""
-    if _is_there(view(), caller, statement):
+    if is_there(view(), caller, statement):
         return "CREATE TABLE AS"
     with places_in_query(statement):
         query = prepare(statement.query)
@@ -79,7 +80,7 @@ def create_as(
     return f"SELECT {tag.rpartition(' ')[2]}"
 
 
-def _is_there(node: HasCatalog, caller: Caller, statement: CreateTableAs) -> bool:
+def is_there(node: HasCatalog, caller: Caller, statement: CreateTableAs) -> bool:
     """Whether the table exists, which IF NOT EXISTS only notices; 42P07 without it."""
     name = statement.table.name
     schema = target_schema(node.catalog, caller, statement.table.schema)
@@ -93,11 +94,11 @@ def _is_there(node: HasCatalog, caller: Caller, statement: CreateTableAs) -> boo
 
 
 @contextmanager
-def places_in_query(statement: CreateTableAs) -> Iterator[None]:
-    """Let the position of a syntax error in the query count from the statement's start."""
+def places_in_query(statement: CreateTableAs | Explain) -> Iterator[None]:
+    """Let the position of an error in the query count from the statement's start."""
     try:
         yield
-    except SqlSyntaxError as error:
+    except UsageError as error:
         if error.position:
             error.position += statement.query_start
         raise

@@ -36,19 +36,27 @@ from wal2lake.commands.maintenance import ANSWERS, MaintenanceStatement, maintai
 from wal2lake.commands.publication.dependents import check_writable
 from wal2lake.commands.tables import altertable
 from wal2lake.commands.tables import table as tables
-from wal2lake.commands.tables.dml import run_dml, truncate, truncated_tables
+from wal2lake.commands.tables.dml import run_dml, truncate
 from wal2lake.commands.tables.past import AsOf, PastVersions, refuse_to_write
 from wal2lake.engine.rows.answers import ValueFormats, answered
 from wal2lake.engine.rows.filtered import FilteredRead
 from wal2lake.engine.rows.returned import ReturnedRows
 from wal2lake.engine.session.analysedstatements import (
+    QUERIES,
     AnalysedStatement,
     analysed_again,
     described_write,
+    is_of_catalogs,
 )
 from wal2lake.engine.session.blockdefinitions import BlockDefinitions
 from wal2lake.engine.session.constraintmodes import set_constraints
 from wal2lake.engine.session.copies import copied_in, copy_outcome
+from wal2lake.engine.session.explain import (
+    StatementPlanner,
+    explained,
+    plan_fields,
+    prepared_query,
+)
 from wal2lake.engine.session.filledtables import create_as, places_in_query
 from wal2lake.engine.session.parametertypes import (
     bound_parameters,
@@ -58,11 +66,7 @@ from wal2lake.engine.session.parametertypes import (
 from wal2lake.engine.session.sessionroles import SessionRoles
 from wal2lake.engine.session.sessionsnapshots import SessionSnapshots
 from wal2lake.engine.session.tablenames import Used, table_names
-from wal2lake.errors import (
-    FeatureNotSupportedError,
-    UsageError,
-    Wal2LakeError,
-)
+from wal2lake.errors import FeatureNotSupportedError, UsageError
 from wal2lake.local.access import check_tables
 from wal2lake.local.commits.commit import wait_for_standbys
 from wal2lake.local.commits.prepared import Preparing, finish_prepared
@@ -72,9 +76,7 @@ from wal2lake.local.concurrency.snapshots import Snapshot
 from wal2lake.local.node import Caller, EngineParts
 from wal2lake.local.transaction.definitions import refuse_mixture
 from wal2lake.local.transaction.emittedmessages import emit, empty_transaction
-from wal2lake.local.transaction.local import (
-    LocalTransaction,
-)
+from wal2lake.local.transaction.local import LocalTransaction
 from wal2lake.local.transaction.rowwrites import ChangedRows
 from wal2lake.local.transaction.writtenchecks import values_hidden
 from wal2lake.pg import Check
@@ -88,6 +90,7 @@ from wal2lake.sql.backend import (
 from wal2lake.sql.grammar import StatementText, parse, parse_string
 from wal2lake.sql.grammar.constraints import is_set_constraints
 from wal2lake.sql.grammar.copying import CopyFrom, CopyOptions, CopyTo
+from wal2lake.sql.grammar.explaining import Explain
 from wal2lake.sql.grammar.lexer import command_name
 from wal2lake.sql.grammar.statements import (
     CommandKind,
@@ -105,16 +108,9 @@ from wal2lake.sql.query.translate import (
     translate_query,
 )
 from wal2lake.sql.query.writes import translate_write
-from wal2lake.sql.sysviews import (
-    FunctionRequest,
-    QueryRoute,
-    SystemCatalog,
-    calls_functions,
-    route_of,
-)
+from wal2lake.sql.sysviews import FunctionRequest, SystemCatalog
 from wal2lake.wire.frontback import FieldDescription, Format
 
-_QUERIES: Final = (CommandKind.SELECT, CommandKind.VALUES, CommandKind.TABLE)
 _WRITES: Final = (CommandKind.INSERT, CommandKind.UPDATE, CommandKind.DELETE)
 
 _DEFINITIONS: Final = {
@@ -167,11 +163,15 @@ class LakeBackend:
         if isinstance(statement, CreateTableAs):
             with places_in_query(statement):
                 oids = list(self.prepare(statement.query, oids).param_oids)
-        route = QueryRoute.LAKE
-        if isinstance(statement, OtherStatement) and statement.kind in _QUERIES:
-            route = route_of(sql)
-        system = route is QueryRoute.CATALOGS or (
-            route is QueryRoute.EITHER and not self._is_known(sql, oids)
+        if isinstance(statement, Explain):
+            query = prepared_query(statement, lambda q: self.prepare(q, oids))
+            oids = list(query.param_oids)
+            return AnalysedStatement(sql, statement, oids, self.describe, False)
+        nulls = tuple(BoundParameter(None, oid) for oid in oids)
+        system = is_of_catalogs(
+            sql,
+            statement,
+            lambda: self._translated(sql, nulls, self._resolver(self._caller())),
         )
         if 0 in oids:
             resolver, zone = self._resolver, self._context.parameters["TimeZone"]
@@ -196,6 +196,8 @@ class LakeBackend:
         if isinstance(statement, OtherStatement):
             wanted = ValueFormats(result_formats)
             return self._run_other(caller, prepared, statement, bound, wanted)
+        if isinstance(statement, Explain):
+            return self._explain(caller, prepared, statement, parameters)
         if isinstance(statement, CopyTo):
             return copy_outcome(
                 self._view.catalog,
@@ -408,7 +410,9 @@ class LakeBackend:
                 lambda: resolver(self._caller()),
                 zone,
             )
-        if not isinstance(statement, OtherStatement) or statement.kind not in _QUERIES:
+        if not isinstance(statement, OtherStatement) or statement.kind not in QUERIES:
+            if isinstance(statement, Explain):
+                return plan_fields(statement)
             return ANSWERS.get(type(statement))
         nulls = tuple(BoundParameter(None, oid) for oid in prepared.param_oids)
         if prepared.system:
@@ -426,7 +430,7 @@ class LakeBackend:
         bound: tuple[BoundParameter, ...],
         wanted: ValueFormats,
     ) -> Outcome:
-        if statement.kind in _QUERIES:
+        if statement.kind in QUERIES:
             if prepared.system:
                 return self._definitions.seen().execute(
                     prepared.sql,
@@ -451,10 +455,26 @@ class LakeBackend:
             f"{statement.command} is not supported by this version"
         )
 
+    def _explain(
+        self,
+        caller: Caller,
+        prepared: AnalysedStatement,
+        statement: Explain,
+        parameters: Sequence[Parameter],
+    ) -> Outcome:
+        resolver, seen = partial(self._resolver, caller), self._definitions.seen
+        return explained(
+            statement,
+            StatementPlanner(self._view, self._context, caller, seen, resolver),
+            bound_parameters(parameters, prepared.param_oids),
+            lambda sql: self.prepare(sql, prepared.param_oids),
+            lambda query: self.execute(query, parameters, ()),
+        )
+
     def _copied_rows(self, caller: Caller, sql: str, options: CopyOptions) -> Outcome:
         query = self.prepare(sql, ())
         copied = query.statement
-        if not (isinstance(copied, OtherStatement) and copied.kind in _QUERIES):
+        if not (isinstance(copied, OtherStatement) and copied.kind in QUERIES):
             raise FeatureNotSupportedError("COPY query must be a SELECT")
         wanted = ValueFormats(copied=options.format)
         if query.system:
@@ -551,22 +571,13 @@ class LakeBackend:
 
     def _truncate(self, caller: Caller, statement: TruncateTable) -> str:
         self._refuse_in_read_only("TRUNCATE TABLE")
+        once = partial(truncate, self._view, caller, statement, self._transaction)
         return analysed_again(
-            self._transaction, lambda _: self._truncate_once(caller, statement)
+            self._transaction,
+            lambda _: once(
+                self.snapshots.of_statement(), self._job(), self._rendering()
+            ),
         )
-
-    def _truncate_once(self, caller: Caller, statement: TruncateTable) -> str:
-        tables = truncated_tables(self._view, caller, statement)
-        snapshot = self.snapshots.of_statement()
-        with self._job() as group:
-            targets = self._transaction.targets(tables, snapshot, group)
-            if statement.restart_identity:
-                self._transaction.restart_identity(tables)
-            return truncate(
-                targets,
-                statement,
-                lambda write: self._transaction.run(write, self._rendering(), group),
-            )
 
     def _query(
         self,
@@ -604,18 +615,6 @@ class LakeBackend:
     ) -> SparkQuery:
         zone = self._context.parameters["TimeZone"]
         return translate_query(sql, resolver, bound, zone)
-
-    def _is_known(self, sql: str, oids: Sequence[int]) -> bool:
-        """True if the lake's analysis has rules for a query without tables."""
-        try:
-            nulls = tuple(BoundParameter(None, oid) for oid in oids)
-            self._translated(sql, nulls, self._resolver(self._caller()))
-        except FeatureNotSupportedError:
-            return not calls_functions(sql)
-        except Wal2LakeError:
-            # The analysis reports the error as PostgreSQL does.
-            return True
-        return True
 
     def _refuse_in_read_only(self, verb: str) -> None:
         if self._context.parameters["transaction_read_only"] == "on":

@@ -188,6 +188,16 @@ class PlainChange:
             return None
         return cls(state, ())
 
+    @property
+    def files(self) -> int:
+        """Number of files that may have the rows."""
+        return len(self._files)
+
+    @property
+    def size(self) -> int:
+        """Bytes of these files."""
+        return sum(file.size for file in self._files)
+
     def has(self, columns: Sequence[str]) -> bool:
         """Whether the table has columns of these names."""
         return self._places.keys() >= set(columns)

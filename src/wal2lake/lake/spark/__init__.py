@@ -10,6 +10,7 @@ pools. Never: decides what to write.
     errors        translates Spark's errors to PostgreSQL's, with ``texts``
     executors     runs functions in executors
     query         SQL text in, Arrow batches out; ``warmup`` runs one at a start
+    plans         Spark's plan of a statement, as a tree
     delta         the table port
     expressions   users' expressions that resolve conflicts, Delta's demands on rows
     branch        tables that a transaction writes before it commits
@@ -29,6 +30,7 @@ from wal2lake.lake.spark.delta.deltatables import DeltaTables
 from wal2lake.lake.spark.executors import SparkExecutors
 from wal2lake.lake.spark.expressions import SparkExpressions
 from wal2lake.lake.spark.hive import HiveCatalog
+from wal2lake.lake.spark.plans import EnginePlan, ScannedFiles
 from wal2lake.lake.spark.query import Queries, relation
 from wal2lake.lake.spark.session import (
     SessionOptions,
@@ -45,11 +47,13 @@ __all__ = [
     "Branches",
     "DeltaBatches",
     "DeltaTables",
+    "EnginePlan",
     "HiveCatalog",
     "Key",
     "Overtaken",
     "Queries",
     "RowRefused",
+    "ScannedFiles",
     "SessionOptions",
     "SparkExecutors",
     "SparkExpressions",

@@ -61,7 +61,7 @@ from wal2lake.lake.staging.stage import (
 from wal2lake.lake.store import remove_file, store_at
 from wal2lake.lake.tablefiles import AddedFile
 from wal2lake.lake.upsert import TooLarge, Upsert, UpsertMemory
-from wal2lake.lake.upsert.conflicts import uncounted, unmarked, unwritable
+from wal2lake.lake.upsert.conflicts import uncounted, unwritable
 from wal2lake.lake.upsert.judging import ConflictRules
 from wal2lake.lake.upsert.lives.deferral import ByContent
 from wal2lake.lake.upsert.lives.marks import DeletionMarks
@@ -350,8 +350,7 @@ class DeltaBatches:
                 planned = plan_spread(changes, batch, self._spread)
             return planned or plan_batch(changes, batch, self._memory)
         except TooLarge:
-            refused = unmarked if request.soft is not None else uncounted
-            return refused(name, _positions(changes))
+            return uncounted(name, _positions(changes))
 
     def _only_adds(self, request: StageRequest) -> bool:
         """Whether a batch of inserts may be added as it is: no marked row has one of its keys."""

@@ -42,6 +42,7 @@ from wal2lake.errors import UsageError, Wal2LakeError
 from wal2lake.lake.delta.fields import read_field
 from wal2lake.lake.port import FieldSpec
 from wal2lake.lake.spark.errors import QUERY_CANCELED, translated
+from wal2lake.lake.spark.plans import EnginePlan, read_plan
 from wal2lake.pgtypes.spark_ddl import identifier
 
 CANCEL_INTERVAL_SECONDS: Final = 0.05
@@ -213,6 +214,17 @@ class Queries:
             # None: the durations of planning's phases are not recorded.
             analyzed = state.analyzer().executeAndCheck(plan, None)
             return _fields(analyzed.schema())
+
+    def plan(self, sql: str) -> EnginePlan:
+        """Return Spark's plan without executing anything (not even commands)."""
+        with translated():
+            self._activate()
+            state = self._spark._jsparkSession.sessionState()
+            modes = self._jvm.org.apache.spark.sql.execution.CommandExecutionMode
+            execution = state.executePlan(
+                state.sqlParser().parsePlan(sql), modes.SKIP()
+            )
+            return read_plan(execution.executedPlan())
 
     @contextmanager
     def rows(self, rows: pa.Table, ddl: str) -> Iterator[str]:

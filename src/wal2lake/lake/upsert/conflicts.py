@@ -192,15 +192,18 @@ def unwritable(relation: str, rows: pa.Table, why: str) -> RowFailure:
 
 
 def uncounted(relation: str, rows: pa.Table) -> RowFailure:
-    """Build the failure of a batch in which a key is repeated before the transactions end, and
-    which does not fit into memory: it must not be cut into runs. It is divided unless it is one
-    transaction."""
-    return _too_large(relation, rows, "judge the deferrable primary key")
-
-
-def unmarked(relation: str, rows: pa.Table) -> RowFailure:
-    """Build the same failure for a TRUNCATE of a table that keeps deleted rows."""
-    return _too_large(relation, rows, "mark deleted rows")
+    """Build the failure of a batch of several transactions in which a key is repeated before they
+    end, and which does not fit into memory: it is divided at one of them."""
+    lsn = np.sort(rows.column("lsn").to_numpy())
+    cut = _middle_lsn(lsn)
+    return RowFailure(
+        Seq(cut, 0),
+        None,
+        "53200",
+        f'cannot judge the deferrable primary key of relation "{relation}": what several'
+        " transactions change does not fit into memory",
+        divides=True,
+    )
 
 
 def _first_of(rows: pa.Table) -> Seq:
@@ -208,29 +211,11 @@ def _first_of(rows: pa.Table) -> Seq:
     return Seq(first.column("lsn")[0].as_py(), first.column("ord")[0].as_py())
 
 
-def _too_large(relation: str, rows: pa.Table, task: str) -> RowFailure:
-    first = _first_of(rows)
-    lsn = np.sort(rows.column("lsn").to_numpy())
-    cut = _middle_lsn(lsn)
-    return RowFailure(
-        first if cut is None else Seq(cut, 0),
-        None,
-        "53200",
-        f'cannot {task} of relation "{relation}": what a transaction changes does not'
-        " fit into memory",
-        hint='Increase "upsert_bytes" under [apply] in wal2lake.toml and restart the node.',
-        divides=cut is not None,
-    )
-
-
-def _middle_lsn(lsn: Index) -> int | None:
-    """Return one of the ascending commit LSNs with about half of them below it; None if all are
-    equal."""
+def _middle_lsn(lsn: Index) -> int:
+    """Return one of the ascending commit LSNs, of which there are several, with about half of them
+    below it."""
     cut = lsn[len(lsn) // 2]
-    if cut == lsn[0]:
-        above = lsn[lsn > cut]
-        return int(above[0]) if above.size else None
-    return int(cut)
+    return int(lsn[lsn > cut][0] if cut == lsn[0] else cut)
 
 
 def keys_of(shape: ChangeShape, rows: pa.Table) -> list[str]:

@@ -22,7 +22,7 @@ from wal2lake.lake.keyindex import KeyIndex
 from wal2lake.lake.partitions import value_of, values_in
 from wal2lake.lake.port import PhysicalField, TableState
 from wal2lake.lake.staging.convert import mapping_of
-from wal2lake.lake.staging.layout import TRUNCATE, ChangeShape, Seq
+from wal2lake.lake.staging.layout import DELETE, TRUNCATE, ChangeShape, Seq
 from wal2lake.lake.tablefiles import DataFile
 from wal2lake.lake.upsert.files.livefiles import LiveFiles
 from wal2lake.lake.upsert.judging import ConflictRules
@@ -48,8 +48,8 @@ _CHECKED_COLUMNS: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class LoadedRun:
-    """Staged changes in memory, in log order: some of those after the last TRUNCATE, or, for the
-    history, some of those before it."""
+    """Staged changes in memory, in log order: some of those after the last TRUNCATE, or, for a
+    history or deleted rows that stay, some of those before it."""
 
     shape: ChangeShape
     table: pa.Table
@@ -60,9 +60,6 @@ class LoadedRun:
     """Whether the changes are before the last TRUNCATE."""
     truncate: pa.Table | None = None
     """The row of the TRUNCATE that follows changes which are overtaken, if it is loaded, too."""
-    earlier: tuple[pa.Table, ...] = ()
-    """The changes before the last TRUNCATE of a table that keeps deleted rows, in parts that each
-    end with one."""
 
 
 def load(shape: ChangeShape, tables: Sequence[pa.Table]) -> LoadedRun:
@@ -99,20 +96,6 @@ def load_sections(shape: ChangeShape, tables: Sequence[pa.Table]) -> list[Loaded
             sections.append(LoadedRun(shape, part, count, overtaken, truncate))
         start = 0 if end is None else end + 1
     return sections
-
-
-def passed_over(shape: ChangeShape, tables: Sequence[pa.Table]) -> list[pa.Table]:
-    """Return the staged changes that ``load`` leaves out, in log order, in parts that each end with
-    a TRUNCATE."""
-    if shape.truncate is None:
-        return []
-    table = in_log_order(_joined(shape, tables))
-    ends = np.flatnonzero(table.column("op").to_numpy() == TRUNCATE) + 1
-    starts = [0, *ends[:-1].tolist()]
-    return [
-        table.slice(start, end - start)
-        for start, end in zip(starts, ends.tolist(), strict=True)
-    ]
 
 
 def _is_overtaken(shape: ChangeShape, part: pa.Table) -> bool:
@@ -285,6 +268,25 @@ def find_repeated(
     return first_repeated(
         events, present, missed, loaded.table.column("lsn").to_numpy()
     )
+
+
+def find_present_twice(
+    loaded: LoadedRun,
+    key: tuple[int, ...],
+    state: TableState,
+    live: LiveFiles,
+    directory: str,
+) -> int | None:
+    """Return the first event whose new key two rows of the table have."""
+    shape = replace(loaded.shape, key=key, repeats=False, moved=False)
+    events, key_columns = _events(replace(loaded, shape=shape))
+    loose = loose_columns(shape.fields, key)
+    with open_keys(key_columns[0], directory, bitwise=False, loose=loose) as keys:
+        files = candidates(shape, state, live.files, key_columns)
+        places = StoredRows(state, files, live).locate(keys, key)
+        counts = np.bincount(places.key, minlength=keys.count)
+        twice = np.flatnonzero((events.op != DELETE) & (counts[keys.numbers] > 1))
+    return int(twice[0]) if twice.size else None
 
 
 def _events(loaded: LoadedRun) -> tuple[Events, _KeyColumns]:

@@ -84,6 +84,7 @@ from wal2lake.lake.upsert.lives.lives import (
 from wal2lake.lake.upsert.locating import (
     LoadedRun,
     LocatedRows,
+    find_present_twice,
     find_repeated,
     find_rows,
 )
@@ -95,7 +96,6 @@ from wal2lake.lake.upsert.recorded import (
     rows_of_lives,
 )
 from wal2lake.lake.upsert.soft.kept import kept_rows
-from wal2lake.lake.upsert.soft.truncated import Truncated
 from wal2lake.lake.upsert.stored import StoredRows
 from wal2lake.model import ConflictType
 
@@ -111,6 +111,8 @@ class RunEffect:
     """Events that met another state than the publisher's, in log order."""
     truncates: bool = False
     """True if the table has no rows afterwards."""
+    truncated_at: int | None = None
+    """Commit LSN of a TRUNCATE that marks all rows as deleted; None: there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,29 +150,11 @@ def plan_run(
     """
     if loaded.is_overtaken:
         return _plan_overtaken(loaded, live, batch, share, recorder)
-    truncated: Truncated | None = None
-    if batch.conflicts.soft is not None and loaded.earlier:
-        if recorder is not None:
-            recorder.pass_over(
-                loaded, loaded.earlier, batch.state, live, share, batch.directory
-            )
-        truncated = Truncated(
-            loaded,
-            batch.conflicts,
-            loaded.earlier,
-            batch.state,
-            batch.files,
-            share,
-            batch.directory,
-        )
-        live = LiveFiles(batch.state, ())
     if not loaded.table.num_rows:
-        return RunEffect() if truncated is None else _written(None, batch, truncated)
+        return RunEffect()
     if not loaded.shape.key:
-        return _plan_inserts(loaded, live, batch, recorder, truncated)
-    return _plan_keyed(
-        loaded, live, batch, share, recorder, truncated, is_whole=is_whole
-    )
+        return _plan_inserts(loaded, live, batch, recorder)
+    return _plan_keyed(loaded, live, batch, share, recorder, is_whole=is_whole)
 
 
 def _plan_overtaken(
@@ -180,38 +164,38 @@ def _plan_overtaken(
     share: Share,
     recorder: HistoryRecorder | None,
 ) -> RunEffect:
-    """Record changes before the last TRUNCATE, which leave no trace in the table. No conflict of
-    theirs is looked for. Rows are written only for later runs to meet them."""
-    if recorder is None:
-        raise InternalError("changes before a TRUNCATE are evaluated without a history")
+    """Evaluate changes before the last TRUNCATE. No conflict of theirs is looked for, and they are
+    not checked. They are recorded. Rows are written for later runs to meet them, and if the
+    TRUNCATE marks them."""
+    truncate, soft = loaded.truncate, batch.conflicts.soft
+    leaves_rows = truncate is None or soft is not None
     effect = RunEffect()
-    is_last = loaded.truncate is not None
     if loaded.table.num_rows and not loaded.shape.key:
-        recorder.insert(loaded)
-        if not is_last:
-            effect = RunEffect(_write(_inserted(loaded), batch.state))
+        if recorder is not None:
+            recorder.insert(loaded)
+        if leaves_rows:
+            effect = _inserted_rows(loaded, batch)
     elif loaded.table.num_rows:
-        rules = AS_POSTGRESQL
+        rules = replace(AS_POSTGRESQL, soft=soft)
         located = find_rows(
             loaded, batch.state, live, share, batch.directory, rules, None
         )
         lives = net_lives(located.events, located.present, unique=False, record=True)
         if not isinstance(lives, Lives):
-            raise InternalError("a history cannot be reduced")
+            raise InternalError("changes before a TRUNCATE cannot be reduced")
         columns = range(len(loaded.shape.fields))
         met = MetRows(located.places, located.stored, columns, share)
-        recorder.change(loaded, lives.steps, met)
-        if not is_last:
-            rows = _rows(loaded, lives, located.places, located.stored, share)
-            rows = generated_anew(
-                batch.conflicts, loaded.shape, rows, lives, located.events
-            )
-            removed = _removed(lives.removed, located.places, located.stored)
-            effect = RunEffect(_write(rows, batch.state), removed)
-    if loaded.truncate is not None:
-        recorder.truncate(loaded.truncate)
+        if recorder is not None:
+            recorder.change(loaded, lives.steps, met)
+        if leaves_rows:
+            effect = _outcome(loaded, lives, located, batch, met, share)
+    if truncate is None:
+        return effect
+    if recorder is not None:
+        recorder.truncate(truncate)
+    if soft is None:
         return RunEffect(truncates=True)
-    return effect
+    return replace(effect, truncated_at=truncate.column("lsn")[0].as_py())
 
 
 def _plan_inserts(
@@ -219,7 +203,6 @@ def _plan_inserts(
     live: LiveFiles,
     batch: BatchRules,
     recorder: HistoryRecorder | None,
-    truncated: Truncated | None,
 ) -> RunEffect | RowFailure:
     """Evaluate INSERTs into a table without a key."""
     if batch.uniqueness.counted:
@@ -230,15 +213,21 @@ def _plan_inserts(
     failure = first_unfit_insert(batch.conflicts, loaded.shape, loaded.table)
     if failure is not None:
         return failure
-    inserted = _inserted(loaded)
-    if batch.conflicts.soft is not None:
-        inserted = batch.conflicts.soft.unmarked(inserted)
-    commits = batch.conflicts.commits
-    if commits is not None:
-        inserted = commits.of(loaded.table.column("lsn").to_numpy()).appended(inserted)
     if recorder is not None:
         recorder.insert(loaded)
-    return _written(inserted, batch, truncated)
+    return _inserted_rows(loaded, batch)
+
+
+def _inserted_rows(loaded: LoadedRun, batch: BatchRules) -> RunEffect:
+    """Write the rows of INSERTs into a table without a key."""
+    rules = batch.conflicts
+    inserted = _inserted(loaded)
+    if rules.soft is not None:
+        inserted = rules.soft.unmarked(inserted)
+    if rules.commits is not None:
+        lsn = loaded.table.column("lsn").to_numpy()
+        inserted = rules.commits.of(lsn).appended(inserted)
+    return RunEffect(_write(inserted, batch.state))
 
 
 def _plan_keyed(
@@ -247,7 +236,6 @@ def _plan_keyed(
     batch: BatchRules,
     share: Share,
     recorder: HistoryRecorder | None,
-    truncated: Truncated | None,
     *,
     is_whole: bool,
 ) -> RunEffect | RowFailure:
@@ -297,40 +285,37 @@ def _plan_keyed(
             return failure
     if recorder is not None:
         recorder.change(loaded, lives.steps, met)
-    rows = _rows(loaded, lives, places, stored, share)
+    conflicts = _conflicts(loaded, lives, located, judge, batch, share)
+    effect = _outcome(loaded, lives, located, batch, met, share)
+    return replace(effect, conflicts=conflicts)
+
+
+def _outcome(
+    loaded: LoadedRun,
+    lives: Lives,
+    located: LocatedRows,
+    batch: BatchRules,
+    met: MetRows,
+    share: Share,
+) -> RunEffect:
+    """Write the rows that a run leaves, those that stay as deleted ones included."""
+    rules, events, places = batch.conflicts, located.events, located.places
+    rows = _rows(loaded, lives, places, located.stored, share)
     rows = generated_anew(rules, loaded.shape, rows, lives, events)
     lsn = loaded.table.column("lsn").to_numpy()
-    writers = lsn[lives.last]
-    gone, all_places = lives.removed, places
+    writers, gone = lsn[lives.last], lives.removed
     if rules.soft is not None and lives.steps is not None:
         ended = endings(lives.steps, events, repeats=loaded.shape.repeats)
         ended_at = lsn[ended.event]
         kept = kept_rows(loaded, ended.rows, ended_at, met, rules)
-        rows = rules.soft.unmarked(rows)
-        if truncated is not None:
-            truncated.ended(kept, ended_at)
-        else:
-            rows = pa.concat_tables([rows, kept])
-            writers = np.concatenate([writers, ended_at])
+        rows = pa.concat_tables([rules.soft.unmarked(rows), kept])
+        writers = np.concatenate([writers, ended_at])
         gone = np.concatenate([gone, ended.touched])
-        all_places = Places.joined([places, located.marked])
+        places = Places.joined([places, located.marked])
     if rules.commits is not None:
         rows = rules.commits.of(writers).appended(rows)
-    removed = _removed(gone, all_places, stored)
-    conflicts = _conflicts(loaded, lives, located, judge, batch, share)
-    effect = _written(rows, batch, truncated)
-    if truncated is None:
-        effect = replace(effect, removed=removed)
-    return replace(effect, conflicts=conflicts)
-
-
-def _written(
-    rows: pa.Table | None, batch: BatchRules, truncated: Truncated | None
-) -> RunEffect:
-    """Write the rows, and all others if a TRUNCATE has marked them."""
-    if truncated is not None:
-        return RunEffect(*truncated.write(rows))
-    return RunEffect(() if rows is None else _write(rows, batch.state))
+    removed = _removed(gone, places, located.stored)
+    return RunEffect(_write(rows, batch.state), removed)
 
 
 def _stopped(
@@ -407,6 +392,15 @@ def _repeated_key(
     counted = batch.uniqueness.counted
     twice = find_repeated(loaded, counted, missed, batch.state, live, batch.directory)
     return None if twice is None else _repeated(loaded, twice, counted, batch)
+
+
+def repeated_at_the_end(
+    loaded: LoadedRun, live: LiveFiles, batch: BatchRules, key: tuple[int, ...]
+) -> RowFailure | None:
+    """Return the failure of a transaction that has ended, if the table has twice a key that one of
+    these events has put."""
+    twice = find_present_twice(loaded, key, batch.state, live, batch.directory)
+    return None if twice is None else _repeated(loaded, twice, key, batch)
 
 
 def _repeated(

@@ -7,7 +7,6 @@ the history table, in log order. Called by ``plan`` and ``runs.whole``.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -20,18 +19,15 @@ from wal2lake.lake.port import TableState
 from wal2lake.lake.staging.historyrows import HistoryOp, HistoryTarget, history_rows
 from wal2lake.lake.staging.layout import ChangeShape
 from wal2lake.lake.tablefiles import AddedFile
-from wal2lake.lake.upsert.files.livefiles import LiveFiles
-from wal2lake.lake.upsert.judging import AS_POSTGRESQL, ConflictRules
+from wal2lake.lake.upsert.judging import ConflictRules
 from wal2lake.lake.upsert.keys import Places
 from wal2lake.lake.upsert.lives.lives import (
     STORED,
     HeldRow,
     Index,
-    Lives,
-    net_lives,
 )
 from wal2lake.lake.upsert.lives.steps import LifeSteps, RowRefs
-from wal2lake.lake.upsert.locating import LoadedRun, find_rows, in_log_order
+from wal2lake.lake.upsert.locating import LoadedRun, in_log_order
 from wal2lake.lake.upsert.memory import Share
 from wal2lake.lake.upsert.stored import StoredRows
 
@@ -150,45 +146,6 @@ class HistoryRecorder:
     def undo(self, mark: int) -> None:
         """Forget what was recorded since ``mark``."""
         del self._parts[mark:]
-
-    def pass_over(
-        self,
-        loaded: LoadedRun,
-        earlier: Sequence[pa.Table],
-        state: TableState,
-        live: LiveFiles,
-        share: Share,
-        directory: str,
-    ) -> None:
-        """Record the changes before the last TRUNCATE of a table that keeps deleted rows, in parts
-        that each end with one."""
-        for part in earlier:
-            table = part.slice(0, part.num_rows - 1)
-            if table.num_rows:
-                here = replace(loaded, table=table)
-                self._walk(here, state, live, share, directory)
-            self.truncate(part.slice(part.num_rows - 1))
-            live = LiveFiles(state, ())
-
-    def _walk(
-        self,
-        loaded: LoadedRun,
-        state: TableState,
-        live: LiveFiles,
-        share: Share,
-        directory: str,
-    ) -> None:
-        if not loaded.shape.key:
-            self.insert(loaded)
-            return
-        rules = replace(AS_POSTGRESQL, soft=self._rules.soft)
-        located = find_rows(loaded, state, live, share, directory, rules, None)
-        lives = net_lives(located.events, located.present, unique=False, record=True)
-        if not isinstance(lives, Lives):
-            raise InternalError("a history cannot be reduced")
-        columns = range(len(loaded.shape.fields))
-        met = MetRows(located.places, located.stored, columns, share)
-        self.change(loaded, lives.steps, met)
 
     def truncate(self, event: pa.Table) -> None:
         """Record a TRUNCATE."""

@@ -665,3 +665,9 @@ def _by_group(metadata: Any, rows_wanted: Index) -> Iterator[tuple[int, Index]]:
         if here.size:
             yield group, here
         first += rows
+
+
+def held_rows(state: TableState, file: DataFile) -> int:
+    """Return the number of rows in a file, deleted rows included."""
+    rows = file.rows
+    return StoredRows(state, [file]).count() if rows is None else rows

@@ -1,25 +1,22 @@
 """The archive thread: puts sealed segments and the catalog into the log's store.
 
-    a new segment ─▶ its files, its manifest ─▶ file ``confirmed``, once a run ─▶ the catalog
-                                             ─▶ is this directory still the node? ─▶ ``position``
+    a sealed moment ─▶ what is prepared then, segments ─▶ file ``confirmed``, once a run ─▶ catalog
+                    ─▶ is this directory still the node? ─▶ ``position``
 
-In: the log's directory, into which another thread seals; the catalog. Out: ``position``, the end of
-the last transaction up to which the store has everything that a new directory of this node needs; a
-byte into the reader's pipe. With ``log.confirm = store`` the reader confirms no more than that.
+In: sealed moments, which the seal thread offers; the log's directory; the catalog. Out:
+``position``, the end of the last transaction up to which the store has everything that a new
+directory of this node needs; a byte into the reader's pipe. With ``log.confirm = store`` the reader
+confirms no more than that.
 
 The order is the rule. A segment may need definitions that the receiver has recorded before the
 segment's changes were logged, so the catalog is stored after the segment and before the position
-counts.
+counts. A prepared transaction is in the store before the segment that reaches its PREPARE.
 
     failure                          reaction
     -------                          --------
     the store does not answer        logged once, an error of the subscription's archiver; repeated
                                      each second. Receiving goes on, segments stay on disk
     another directory is the node    ends the run
-
-The position stands still while the publisher's prepared transactions wait in spools, which are not
-in the store. With ``log.confirm = disk`` they are confirmed all the same; then the error says what
-may be lost, and segments behind stay on the disk.
 """
 
 from __future__ import annotations
@@ -27,12 +24,11 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Final
 
 from wal2lake.archive import NodeArchive, SegmentArchive, Superseded, open_archive
 from wal2lake.catalog import Catalog, Subscription, WorkerKind
-from wal2lake.changelog import prepared_spools
+from wal2lake.changelog import HeldSpools
 from wal2lake.changelog.confirmed import ConfirmedFile
 from wal2lake.errors import Retry, StorageError, Wal2LakeError
 from wal2lake.model import INVALID_LSN, Lsn
@@ -60,20 +56,17 @@ class Archiver:
         catalog: Catalog,
         subscription: Subscription,
         settings: Settings,
-        directory: Path,
+        held: HeldSpools,
         confirmed: ConfirmedFile,
         *,
-        newest: Callable[[], int],
         stop: threading.Event,
         wake: Callable[[], None],
     ) -> None:
-        """``directory`` is the log's. ``newest`` returns the number of its newest segment."""
         self._catalog = catalog
         self._subscription = subscription
         self._settings = settings
-        self._directory = directory
+        self._held = held
         self._confirmed = confirmed
-        self._newest = newest
         self._stop = stop
         self._wake = wake
         self._archive: NodeArchive | None = None
@@ -99,7 +92,7 @@ class Archiver:
         while not self._stop.is_set():
             now = time.monotonic()
             stored = 0 if self._segments is None else self._segments.newest
-            if self._newest() <= stored and now - looked < _CATALOG_SECONDS:
+            if self._held.segment <= stored and now - looked < _CATALOG_SECONDS:
                 self._stop.wait(_LOOK_SECONDS)
                 continue
             try:
@@ -116,25 +109,14 @@ class Archiver:
     def step(self) -> None:
         """Store what is new, then let the position count."""
         segments, archive = self._opened()
-        end = segments.put_new(self._stop.is_set)
+        moment, end = self._held.moment, self._position
+        if moment is not None:
+            end = segments.put(moment, self._stop.is_set)
+            self._held.stored(segments.transactions)
         if self._position is None:
             segments.put_confirmed(self._confirmed.content())
-        if prepared_spools(self._directory):
-            confirms = self._settings.log.confirm == "store"
-            raise StorageError(
-                "a prepared transaction is not in the log's store",
-                sqlstate="0A000",
-                detail="It waits on this machine's disk for its COMMIT PREPARED, "
-                + (
-                    "and nothing behind it is confirmed to the publisher."
-                    if confirms
-                    else "and would be lost with the machine."
-                ),
-                hint="End the prepared transaction at the publisher, and set two_phase of the"
-                " subscription to false.",
-            )
         archive.catalogs.keep()
-        if self._position is None or end > self._position:
+        if end is not None and (self._position is None or end > self._position):
             archive.check()
             self._position = end
             self._wake()
@@ -162,7 +144,7 @@ class Archiver:
 
     def _trim(self, segments: SegmentArchive, archive: NodeArchive) -> None:
         oldest = segments.oldest_on_disk()
-        if segments.has_below(oldest):
+        if segments.has_left(oldest):
             # The image is made after the look at the disk: its floor is above what has gone.
             archive.catalogs.keep(now=True)
             # A machine that slept may have been replaced meanwhile.

@@ -1,8 +1,8 @@
 """The seal thread: decodes the journal, seals segments, trims the log, watches its size.
 
-In: the change log, the applied position. Out: segments; the word ``sealed``; a pause while the log
-is at its size limit. On a full disk the thread retries. A message that cannot be decoded ends the
-run.
+In: the change log, the applied position. Out: segments, which are offered to the archive thread;
+the word ``sealed``; a pause while the log is at its size limit. On a full disk the thread retries.
+A message that cannot be decoded ends the run.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Final
 from wal2lake.catalog import Catalog, ProgressFile, Subscription, WorkerKind
 from wal2lake.changelog import (
     ChangeLog,
+    HeldSpools,
     LimitState,
     Retention,
     check_limit,
@@ -58,9 +59,11 @@ class Sealer:
         applied: Callable[[], Lsn],
         stop: threading.Event,
         removable: Callable[[Lsn], Lsn] = lambda applied: applied,
+        held: HeldSpools | None = None,
     ) -> None:
         """``directory`` is the log's. ``applied`` returns the position below which all tables have
-        everything; ``removable``, called with it, that below which segments may be removed."""
+        everything; ``removable``, called with it, that below which segments may be removed.
+        ``held`` gets each segment, for the log's store; None: there is no store."""
         self._log = log
         self._directory = directory
         self._settings = settings
@@ -71,6 +74,7 @@ class Sealer:
         self._applied = applied
         self._removable = removable
         self._stop = stop
+        self._held = held
         self._retention = Retention(directory, history_bytes=history_bytes(settings))
         self._noticed = log.last_segment
         self._limit_state = LimitState.BELOW
@@ -89,6 +93,7 @@ class Sealer:
         unsealed = False
         while not self._stop.is_set():
             try:
+                self._offer()
                 came = self._log.absorb(self._wait(catch_up, interval))
                 now = time.monotonic()
                 pace.adapt(self._applied(), now)
@@ -145,6 +150,11 @@ class Sealer:
             self._noticed = self._log.last_segment
             self._progress.set(sealed=self._log.sealed)
             pace.sealed(self._log.sealed, time.monotonic())
+
+    def _offer(self) -> None:
+        """Offer the newest segment to the archive thread, if it has not been offered."""
+        if self._held is not None and self._held.segment < self._log.last_segment:
+            self._log.hold(self._held)
 
     def _compare_with_limit(self) -> None:
         limit = self._settings.size_limit_bytes

@@ -2,8 +2,8 @@
 
 Comes in: one statement (from ``parse_string``). Goes out: a ``ParsedStatement``. The
 statements that a node executes from its own grammar (subscriptions, publications, schemas, tables,
-roles, COPY, VACUUM, VERIFY, REPAIR, WAIT FOR) are parsed whole. Any other statement is read only up
-to the words that identify its command.
+indexes, roles, COPY, VACUUM, VERIFY, REPAIR, WAIT FOR) are parsed whole. Of EXPLAIN, the options
+are parsed. Any other statement is read only up to the words that identify its command.
 
 Sources: gram.y, stmt; src/include/tcop/cmdtaglist.h for the names of commands.
 """
@@ -23,6 +23,14 @@ from wal2lake.sql.grammar.altering.alterstatements import AlterTableStatement
 from wal2lake.sql.grammar.altering.parsing import alter_table
 from wal2lake.sql.grammar.copying import CopyFrom, CopyTo, copy
 from wal2lake.sql.grammar.cursor import TokenCursor
+from wal2lake.sql.grammar.explaining import Explain, explain
+from wal2lake.sql.grammar.indexing import (
+    IndexStatement,
+    alter_index,
+    create_index,
+    create_unique_index,
+    drop_index,
+)
 from wal2lake.sql.grammar.lexer import (
     StatementText,
     Token,
@@ -71,6 +79,8 @@ ParsedStatement = (
     | CopyTo
     | CopyFrom
     | CreateTableAs
+    | Explain
+    | IndexStatement
     | VacuumTables
     | VerifyTables
     | RepairTables
@@ -95,8 +105,13 @@ _PARSERS: Final[
     ("drop", "schema"): drop_schema,
     ("create", "table"): create_table,
     ("drop", "table"): drop_table,
+    ("create", "index"): create_index,
+    ("create", "unique"): create_unique_index,
+    ("drop", "index"): drop_index,
+    ("alter", "index"): alter_index,
     ("truncate",): truncate,
     ("copy",): copy,
+    ("explain",): explain,
     ("vacuum",): vacuum_statement,
     ("verify",): verify_statement,
     ("repair",): repair_statement,
@@ -128,7 +143,6 @@ _OTHER_COMMANDS: Final = {
     "update": CommandKind.UPDATE,
     "delete": CommandKind.DELETE,
     "merge": CommandKind.MERGE,
-    "explain": CommandKind.EXPLAIN,
     "begin": CommandKind.BEGIN,
     "start": CommandKind.START_TRANSACTION,
     "commit": CommandKind.COMMIT,

@@ -28,7 +28,6 @@ class CommandKind(Enum):
     UPDATE = "UPDATE"
     DELETE = "DELETE"
     MERGE = "MERGE"
-    EXPLAIN = "EXPLAIN"
     BEGIN = "BEGIN"
     START_TRANSACTION = "START TRANSACTION"
     COMMIT = "COMMIT"

@@ -36,6 +36,7 @@ from wal2lake.catalog import (
     SubscriptionStats,
     SyncSnapshot,
     TableDef,
+    TableIndex,
     Verification,
 )
 from wal2lake.changelog import (
@@ -227,6 +228,10 @@ class CatalogSource(Protocol):
 
     def reload_settings(self) -> bool:
         """Make all processes read the settings again; False: the supervisor was not notified."""
+        ...
+
+    def indexes(self) -> Sequence[TableIndex]:
+        """Indexes that statements have made."""
         ...
 
     def sequences(self) -> Sequence[OwnedSequence]:

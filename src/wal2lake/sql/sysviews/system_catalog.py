@@ -150,6 +150,16 @@ class SystemCatalog:
         with self._lock:
             return self._planned(key, query, context)[0].fields
 
+    def relations(
+        self, sql: str, parameters: Sequence[BoundParameter], context: SessionContext
+    ) -> list[str]:
+        """Return the names of the relations that the query reads, without running it."""
+        key = sql, tuple(parameters)
+        query = translate(*key)
+        with self._lock:
+            self._planned(key, query, context)
+        return sorted(relation.name for relation in query.relations)
+
     def execute(
         self,
         sql: str,
@@ -301,6 +311,7 @@ class SystemCatalog:
             source.database_acl(),
             tuple(source.publications()),
             tuple(source.sequences()),
+            tuple(source.indexes()),
         )
         if schema != self._schema:
             self._facts = build_facts(*schema)

@@ -49,7 +49,7 @@ from wal2lake.lake.delta.protocol.rowids import (
     without_numbers,
 )
 from wal2lake.lake.port import Cursor
-from wal2lake.lake.store import Store
+from wal2lake.lake.store import Store, is_object_store
 from wal2lake.lake.tablefiles import DataFile, Replaced
 
 Change = Mapping[str, Mapping[str, Any]]
@@ -249,9 +249,11 @@ def _write_checksum(
 ) -> bool:
     """Write the checksum of the version that has been committed; False if that fails, or if
     ``version`` is None because its numbers are not known. It is committed nevertheless."""
-    # Remove first what an undone commit of the same number left.
     with suppress(StorageError):
-        store.delete(checksum_key(number))
+        if not is_object_store(store.location):
+            # Remove first what an undone commit of the same number left. In an object store no
+            # commit is undone, and a removal would be one more request for each.
+            store.delete(checksum_key(number))
         if version is None:
             return False
         line = checksum_line(

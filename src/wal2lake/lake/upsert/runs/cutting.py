@@ -58,6 +58,18 @@ def cut_into_runs(
         yield waiting
 
 
+def has_one_transaction(tables: Sequence[pa.Table], paths: Sequence[str]) -> bool:
+    """Return whether all staged changes have the same commit LSN."""
+    bounds = [pc.min_max(table.column("lsn")) for table in tables if table.num_rows]
+    ends = {int(bound[side].as_py()) for bound in bounds for side in ("min", "max")}
+    for path in paths:
+        with open_parquet(path) as parquet:
+            for group in map(parquet.metadata.row_group, parquet.groups):
+                lsn = _statistics(group)["lsn"]
+                ends |= {lsn.min, lsn.max}
+    return len(ends) <= 1
+
+
 def _held(table: pa.Table) -> _Piece:
     lsn, ordinal = table.column("lsn").to_numpy(), table.column("ord").to_numpy()
     first = int(lsn.min())
@@ -84,14 +96,18 @@ def _read_group(path: str, metadata: Any, group: int) -> pa.Table:
 
 def _bound(group: Any) -> Seq:
     """Return a position that no event of a staged row group is before."""
-    columns = {
-        column.path_in_schema: column.statistics
-        for column in map(group.column, range(group.num_columns))
-    }
+    columns = _statistics(group)
     lsn, ordinal = columns["lsn"], columns["ord"]
     # Events of a later transaction may have lower ordinals than the first one's.
     same = lsn.min == lsn.max
     return Seq(lsn.min, ordinal.min if same else 0)
+
+
+def _statistics(group: Any) -> dict[str, Any]:
+    return {
+        column.path_in_schema: column.statistics
+        for column in map(group.column, range(group.num_columns))
+    }
 
 
 def _from(table: pa.Table, bound: Seq) -> pa.Table:

@@ -53,7 +53,7 @@ from wal2lake.lake.upsert.runs.whole import (
     plan_share,
     rewritten,
 )
-from wal2lake.lake.upsert.stored import StoredRows
+from wal2lake.lake.upsert.stored import held_rows
 from wal2lake.pgtypes.equality import alike, loose_columns
 
 _MOST_TIED: Final = 100_000
@@ -287,10 +287,7 @@ def _united(
         (by_key[k], rows) for effect in effects for k, rows in effect.removed.items()
     ]
     for file, rows in removed:
-        held = file.rows
-        if held is None:
-            held = StoredRows(batch.state, [file]).count()
-        live.remove(file, rows.astype(np.int64), held)
+        live.remove(file, rows.astype(np.int64), held_rows(batch.state, file))
     try:
         adds, replaced = live.finish(partial(rewritten, batch.state, live))
     except BaseException:

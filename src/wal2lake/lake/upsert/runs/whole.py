@@ -13,11 +13,15 @@ table that the runs before it have made (``files.livefiles``): nothing about key
 repeated rows or conflicts depends on where it is cut. A run that turns out to need more memory than
 there is (the stored values that UPDATEs left out) is halved.
 
-Changes before the last TRUNCATE are passed over. With a history they are runs of their own, which
-end with a TRUNCATE each.
+Changes before the last TRUNCATE are passed over. With a history, or deleted rows that stay, they
+are runs of their own, which end with a TRUNCATE each.
 
-A batch is not cut if a deferrable key is checked by content, because that key is counted at the
-ends of transactions (``lives.deferral``), nor if a TRUNCATE marks all rows (``soft.truncated``).
+A TRUNCATE of a table that keeps deleted rows ends a run, and marks all rows behind it
+(``soft.truncated``).
+
+If a deferrable key is checked by content, it is counted at the ends of transactions
+(``lives.deferral``). Such a batch is cut only if it is one transaction, whose keys are counted when
+all runs have been evaluated; otherwise it is divided into its transactions.
 """
 
 from __future__ import annotations
@@ -50,13 +54,18 @@ from wal2lake.lake.upsert.locating import (
     LoadedRun,
     load,
     load_sections,
-    passed_over,
 )
 from wal2lake.lake.upsert.memory import Share, TooLarge, UpsertMemory
-from wal2lake.lake.upsert.plan import BatchRules, RunEffect, plan_run
+from wal2lake.lake.upsert.plan import (
+    BatchRules,
+    RunEffect,
+    plan_run,
+    repeated_at_the_end,
+)
 from wal2lake.lake.upsert.recorded import HistoryRecorder
-from wal2lake.lake.upsert.runs.cutting import cut_into_runs
-from wal2lake.lake.upsert.stored import StoredRows
+from wal2lake.lake.upsert.runs.cutting import cut_into_runs, has_one_transaction
+from wal2lake.lake.upsert.soft.truncated import mark_rows
+from wal2lake.lake.upsert.stored import StoredRows, held_rows
 
 _RECORDED: Final = 3
 """Memory of a batch whose changes are recorded, as a multiple of its staged size: the rows before
@@ -124,7 +133,7 @@ def plan_upsert(
     history: HistoryTarget | None = None,
 ) -> Upsert | RowFailure:
     """Evaluate a batch of a table that ``only_spark`` does not refuse. Raises TooLarge if the batch
-    does not fit into memory and must not be cut, ByContent as in ``plan_run``.
+    does not fit into memory and must be divided, ByContent as in ``plan_run``.
 
     ``directory`` is for temporary files; for the others see ``BatchRules``.
     """
@@ -224,8 +233,19 @@ class _Runs:
                 parts.clear()
                 self.discard()
                 self._begin()
-        if self._batch.uniqueness.counted or self._marks:
+        counted = self._batch.uniqueness.counted
+        if counted and not has_one_transaction(self._changes.held, self._changes.paths):
             raise TooLarge
+        if counted:
+            # Runs do not end with the transaction.
+            uniqueness = replace(self._batch.uniqueness, counted=())
+            self._batch = replace(self._batch, uniqueness=uniqueness)
+        failure = self._evaluate_runs()
+        if failure is None and counted:
+            failure = self._repeated_key(counted)
+        return failure
+
+    def _evaluate_runs(self) -> RowFailure | None:
         most = self._memory.limit // 2 // self._weight
         self._most = min(most, self._changes.size // 2)
         runs = cut_into_runs(self._changes.held, self._changes.paths, self._most)
@@ -247,15 +267,26 @@ class _Runs:
             if failure is not None:
                 return failure
 
+    def _repeated_key(self, counted: tuple[int, ...]) -> RowFailure | None:
+        """Return the failure of the batch's only transaction if a key that it has put is repeated
+        now."""
+        for tables in cut_into_runs(
+            self._changes.held, self._changes.paths, self._most
+        ):
+            with self._memory.share(self._memory.limit // 2):
+                loaded = load(self._changes.shape, tables)
+                tables.clear()
+                failure = repeated_at_the_end(loaded, self._live, self._batch, counted)
+            if failure is not None:
+                return failure
+        return None
+
     def _load(self, tables: Sequence[pa.Table]) -> deque[LoadedRun]:
-        """Load staged tables; with a history also what is before the last TRUNCATE."""
-        if self._truncates and self._batch.history is not None:
+        """Load staged tables; what is before the last TRUNCATE only if it leaves something."""
+        if self._marks or (self._truncates and self._batch.history is not None):
             sections = load_sections(self._changes.shape, tables)
         else:
             sections = [load(self._changes.shape, tables)]
-        if self._marks:
-            earlier = tuple(passed_over(self._changes.shape, tables))
-            sections = [replace(sections[0], earlier=earlier)]
         self._passed_over += sum(section.passed_over for section in sections)
         return deque(self._computed(section) for section in sections)
 
@@ -265,9 +296,6 @@ class _Runs:
         return replace(
             section,
             table=with_demanded(rules, shape, section.table),
-            earlier=tuple(
-                with_demanded(rules, shape, part) for part in section.earlier
-            ),
         )
 
     def _parts(self, loaded: LoadedRun) -> list[LoadedRun]:
@@ -347,10 +375,15 @@ class _Runs:
             self._live.empty()
         self._live.add(effect.adds)
         for file, rows in effect.removed:
-            held = file.rows
-            if held is None:
-                held = StoredRows(self._batch.state, [file]).count()
-            self._live.remove(file, rows, held)
+            self._live.remove(file, rows, held_rows(self._batch.state, file))
+        if effect.truncated_at is not None:
+            mark_rows(
+                self._live,
+                self._batch.state,
+                self._changes.shape.fields,
+                self._batch.conflicts,
+                effect.truncated_at,
+            )
         self._conflicts = named([*self._conflicts, *effect.conflicts])
 
     def finish(self) -> Upsert:

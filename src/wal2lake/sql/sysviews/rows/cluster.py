@@ -21,7 +21,7 @@ from wal2lake.model import (
 )
 from wal2lake.pgtypes.registry.pg_type import type_by_oid
 from wal2lake.sql.sysviews.declarations.functions import FUNCTION_ROWS
-from wal2lake.sql.sysviews.rows.facts import BTREE_AM, HEAP_AM, UTF8, Facts
+from wal2lake.sql.sysviews.rows.facts import HEAP_AM, INDEX_METHODS, UTF8, Facts
 from wal2lake.sql.sysviews.rows.relations import Row, RowMaker
 
 """The name of a node's one database."""
@@ -148,14 +148,17 @@ def pg_group(facts: Facts) -> Iterator[Row]:
 
 
 def pg_am(facts: Facts) -> Iterator[Row]:
-    """Yield the two access methods in pg_class."""
+    """Yield the access methods in pg_class."""
     yield {
         "oid": HEAP_AM,
         "amname": "heap",
         "amhandler": "heap_tableam_handler",
         "amtype": "t",
     }
-    yield {"oid": BTREE_AM, "amname": "btree", "amhandler": "bthandler", "amtype": "i"}
+    handlers = {"btree": "bthandler", "spgist": "spghandler"}
+    for name, oid in INDEX_METHODS.items():
+        handler = handlers.get(name, f"{name}handler")
+        yield {"oid": oid, "amname": name, "amhandler": handler, "amtype": "i"}
 
 
 def pg_collation(facts: Facts) -> Iterator[Row]:

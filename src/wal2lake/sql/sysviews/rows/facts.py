@@ -27,6 +27,7 @@ from wal2lake.catalog import (
     Role,
     RoleMember,
     TableDef,
+    TableIndex,
 )
 from wal2lake.errors import UndefinedObjectError
 from wal2lake.model import (
@@ -46,7 +47,15 @@ from wal2lake.sql.grammar.constraints.sequenceoptions import nextval
 from wal2lake.sql.sysviews.declarations.relations import SYSTEM, SYSTEM_SCHEMAS
 
 HEAP_AM: Final = Oid(2)
-BTREE_AM: Final = Oid(403)
+INDEX_METHODS: Final = {
+    "btree": Oid(403),
+    "hash": Oid(405),
+    "gist": Oid(783),
+    "gin": Oid(2742),
+    "spgist": Oid(4000),
+    "brin": Oid(3580),
+}
+"""pg_am.oid of the access methods of indexes."""
 UTF8: Final = 6
 """The number of UTF8 in pg_enc."""
 
@@ -96,6 +105,8 @@ class RelationFacts:
     """The lake table; for an index or a sequence, its table."""
     acl: Acl | None = None
     """None: the defaults."""
+    index: TableIndex | None = None
+    """The definition of an index, unless it is a primary key's."""
 
     @property
     def key_numbers(self) -> tuple[int, ...]:
@@ -182,6 +193,8 @@ class Facts:
     """The records of the lake tables."""
     publications: tuple[Publication, ...]
     sequences: tuple[OwnedSequence, ...]
+    indexed: frozenset[int]
+    """OIDs of the tables with indexes."""
     owned_by: dict[int, tuple[RelationFacts, Attribute]]
     """The columns that own sequences, by the sequence's OID."""
 
@@ -241,6 +254,7 @@ def build_facts(
     database_acl: Acl | None = None,
     publications: Sequence[Publication] = (),
     sequences: Sequence[OwnedSequence] = (),
+    indexes: Sequence[TableIndex] = (),
 ) -> Facts:
     """Index the catalog's records."""
     oids = {n.name: n.oid for n in namespaces}
@@ -253,6 +267,7 @@ def build_facts(
         lake.append(relation)
         if table.key:
             lake.append(_key_index(relation, table))
+        lake += _indexes(relation, table, indexes)
         lake += [_sequence(relation, s) for s in sequences if s.relid == table.oid]
         for column, attribute in zip(table.columns, relation.attributes, strict=True):
             owned = sequence_by_oid.get(column.sequence or INVALID_OID)
@@ -291,6 +306,10 @@ def build_facts(
         tables=tuple(tables),
         publications=tuple(publications),
         sequences=tuple(sequences),
+        indexed=frozenset(
+            {table.oid for table in tables if table.key}
+            | {index.relid for index in indexes}
+        ),
         owned_by=owned_by,
     )
 
@@ -378,6 +397,39 @@ def _key_index(relation: RelationFacts, table: TableDef) -> RelationFacts:
         owner=relation.owner,
         attributes=tuple(attributes),
         table=table,
+    )
+
+
+def _indexes(
+    relation: RelationFacts, table: TableDef, indexes: Sequence[TableIndex]
+) -> list[RelationFacts]:
+    # The indexes were read after the tables: a column may have been added in between.
+    names = {column.name for column in table.columns}
+    return [
+        _index(relation, index)
+        for index in indexes
+        if index.relid == table.oid and names.issuperset(index.columns)
+    ]
+
+
+def _index(relation: RelationFacts, index: TableIndex) -> RelationFacts:
+    attributes = []
+    for number, name in enumerate(index.columns, 1):
+        column = relation.attribute(name)
+        assert column is not None
+        attributes.append(
+            Attribute(number, name, column.type_oid, column.typmod, False)
+        )
+    return RelationFacts(
+        oid=index.oid,
+        namespace=relation.namespace,
+        namespace_oid=relation.namespace_oid,
+        name=index.name,
+        kind="i",
+        owner=relation.owner,
+        attributes=tuple(attributes),
+        table=relation.table,
+        index=index,
     )
 
 

@@ -12,14 +12,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
-from wal2lake.catalog import TableDef
-from wal2lake.model import BOOTSTRAP_SUPERUSER, Deferral, ReplicaIdentity
+from wal2lake.catalog import TableIndex
+from wal2lake.model import (
+    BOOTSTRAP_SUPERUSER,
+    INVALID_OID,
+    Deferral,
+    Oid,
+    ReplicaIdentity,
+)
 from wal2lake.pgtypes.registry.builtin import RANGES
 from wal2lake.pgtypes.registry.pg_type import BUILT_IN, type_by_oid
-from wal2lake.sql.grammar import quote_identifier
+from wal2lake.sql.grammar import quote_identifier, quote_literal
 from wal2lake.sql.sysviews.rows.facts import (
-    BTREE_AM,
     HEAP_AM,
+    INDEX_METHODS,
     Attribute,
     Facts,
     RelationFacts,
@@ -62,11 +68,11 @@ def pg_class(facts: Facts) -> Iterator[Row]:
             "relname": relation.name,
             "relnamespace": relation.namespace_oid,
             "relowner": relation.owner,
-            "relam": {"i": BTREE_AM, "I": BTREE_AM, "r": HEAP_AM}.get(relation.kind, 0),
+            "relam": _access_method(relation),
             "relfilenode": 0 if relation.kind in UNSTORED else relation.oid,
             "relpages": int(relation.kind in "iS"),
             "reltuples": 0.0 if is_index else 1.0 if is_sequence else -1.0,
-            "relhasindex": relation.kind in "rp" and bool(relation.key_numbers),
+            "relhasindex": relation.kind in "rp" and relation.oid in facts.indexed,
             "relpersistence": "p",
             "relkind": relation.kind,
             "relnatts": len(relation.attributes),
@@ -83,15 +89,25 @@ def pg_class(facts: Facts) -> Iterator[Row]:
             "relispartition": table is not None
             and table.partition_of is not None
             and not is_sequence,
-            "reloptions": _options(relation.kind, table),
+            "reloptions": _options(relation),
             "relpartbound": "DEFAULT"
             if relation.kind == "r" and table is not None and table.partition_of
             else None,
         }
 
 
-def _options(kind: str, table: TableDef | None) -> list[str] | None:
-    if kind not in "rp" or table is None or not table.parameters:
+def _access_method(relation: RelationFacts) -> Oid:
+    if relation.kind in "iI":
+        method = "btree" if relation.index is None else relation.index.method
+        return INDEX_METHODS[method]
+    return HEAP_AM if relation.kind == "r" else INVALID_OID
+
+
+def _options(relation: RelationFacts) -> list[str] | None:
+    table = relation.table
+    if relation.index is not None:
+        return list(relation.index.parameters) or None
+    if relation.kind not in "rp" or table is None or not table.parameters:
         return None
     return [f"{name}={value}" for name, value in table.parameters]
 
@@ -177,7 +193,8 @@ def pg_attrdef(facts: Facts) -> Iterator[Row]:
 
 
 def pg_index(facts: Facts) -> Iterator[Row]:
-    """Yield a unique index for each primary key, as PostgreSQL has it."""
+    """Yield a unique index for each primary key, as PostgreSQL has it, and the other indexes."""
+    yield from _secondary_indexes(facts)
     for relation in facts.lake_tables():
         key = relation.key_numbers
         if not key or relation.table is None:
@@ -199,6 +216,31 @@ def pg_index(facts: Facts) -> Iterator[Row]:
             "indcollation": [0 if t is None else t.collation for t in types],
             "indclass": [_BTREE_OPCLASS.get(t.oid if t else 0, 0) for t in types],
             "indoption": [0] * len(key),
+        }
+
+
+def _secondary_indexes(facts: Facts) -> Iterator[Row]:
+    for relation in facts.relations:
+        index, table = relation.index, relation.table
+        if index is None or table is None:
+            continue
+        numbers = {column.name: n for n, column in enumerate(table.columns, 1)}
+        keys = relation.attributes[: len(index.keys)]
+        types = [type_by_oid(attribute.type_oid) for attribute in keys]
+        yield {
+            "indexrelid": relation.oid,
+            "indrelid": table.oid,
+            "indnatts": len(index.columns),
+            "indnkeyatts": len(keys),
+            "indisunique": index.unique,
+            "indimmediate": True,
+            "indisvalid": True,
+            "indisready": True,
+            "indislive": True,
+            "indkey": [numbers[name] for name in index.columns],
+            "indcollation": [0 if t is None else t.collation for t in types],
+            "indclass": [_BTREE_OPCLASS.get(t.oid if t else 0, 0) for t in types],
+            "indoption": [key.options for key in index.keys],
         }
 
 
@@ -326,7 +368,7 @@ def pg_tables(facts: Facts) -> Iterator[Row]:
                 "schemaname": relation.namespace,
                 "tablename": relation.name,
                 "tableowner": facts.role_names.get(relation.owner),
-                "hasindexes": bool(relation.key_numbers),
+                "hasindexes": relation.oid in facts.indexed,
                 "hasrules": False,
                 "hastriggers": False,
                 "rowsecurity": False,
@@ -366,7 +408,7 @@ def pg_views(facts: Facts) -> Iterator[Row]:
 
 
 def pg_indexes(facts: Facts) -> Iterator[Row]:
-    """Yield the indexes of primary keys."""
+    """Yield all indexes."""
     for relation in facts.relations:
         if relation.kind in "iI" and relation.table is not None:
             yield {
@@ -378,17 +420,38 @@ def pg_indexes(facts: Facts) -> Iterator[Row]:
 
 
 def index_definition(index: RelationFacts, *, schema: bool = True) -> str:
-    """Return CREATE INDEX for a primary key; ``schema``: the table is qualified."""
+    """Return CREATE INDEX; ``schema``: the table is qualified."""
     assert index.table is not None
-    table = index.table
+    table, secondary = index.table, index.index
     columns = ", ".join(quote_identifier(a.name) for a in index.attributes)
+    unique, method, rest = "UNIQUE ", "btree", ""
+    if secondary is not None:
+        unique, method = "UNIQUE " if secondary.unique else "", secondary.method
+        columns = ", ".join(quote_identifier(k.name) + k.suffix for k in secondary.keys)
+        rest = _behind_keys(secondary)
     prefix = f"{quote_identifier(table.namespace)}." if schema else ""
     if index.kind == "I":
         prefix = f"ONLY {prefix}"
     return (
-        f"CREATE UNIQUE INDEX {quote_identifier(index.name)} ON"
-        f" {prefix}{quote_identifier(table.name)} USING btree ({columns})"
+        f"CREATE {unique}INDEX {quote_identifier(index.name)} ON"
+        f" {prefix}{quote_identifier(table.name)} USING {method} ({columns}){rest}"
     )
+
+
+def _behind_keys(index: TableIndex) -> str:
+    text = ""
+    if index.included:
+        text += f" INCLUDE ({', '.join(map(quote_identifier, index.included))})"
+    if index.parameters:
+        pairs = (parameter.partition("=") for parameter in index.parameters)
+        values = (f"{quote_identifier(name)}={_value(v)}" for name, _, v in pairs)
+        text += f" WITH ({', '.join(values)})"
+    return text
+
+
+def _value(text: str) -> str:
+    """Print a storage parameter's value as flatten_reloptions() does."""
+    return text if quote_identifier(text) == text else quote_literal(text)
 
 
 def _attributes(facts: Facts) -> Iterator[tuple[RelationFacts, Attribute]]:
