@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import psycopg
@@ -14,31 +14,27 @@ from wal2lake.testing.postgres import PostgresServer
 
 TABLE = "create table numbers (i int primary key, t text)"
 
+DATABASE = "session_statements"
+
 
 @pytest.fixture(scope="module")
 def sides(
-    tmp_path_factory: pytest.TempPathFactory,
+    node: Node, postgres_server: Callable[[int], PostgresServer]
 ) -> Iterator[tuple[str, str]]:
     """Connection strings of a node and of PostgreSQL 18 with the same table."""
-    node = Node(
-        tmp_path_factory.mktemp("statements") / "node",
-        settings={"node.authentication": "trust"},
-    )
-    server = PostgresServer(18, fsync=False, fresh=True)
-    try:
-        node.init()
-        node.start()
-        for conninfo in (node.conninfo(), server.conninfo()):
-            with psycopg.connect(conninfo, autocommit=True) as connection:
-                connection.execute(TABLE)
-                connection.execute(
-                    "insert into numbers values "
-                    + ", ".join(f"({i}, 'row {i}')" for i in range(1, 8))
-                )
-        yield node.conninfo(), server.conninfo()
-    finally:
-        node.close()
-        server.close()
+    server = postgres_server(18)
+    server.psql(f"create database {DATABASE}")
+    both = node.conninfo(), server.conninfo(DATABASE)
+    for conninfo in both:
+        with psycopg.connect(conninfo, autocommit=True) as connection:
+            connection.execute(TABLE)
+            connection.execute(
+                "insert into numbers values "
+                + ", ".join(f"({i}, 'row {i}')" for i in range(1, 8))
+            )
+    yield both
+    node.sql("drop table numbers")
+    server.psql(f"drop database {DATABASE}")
 
 
 def answers(conninfo: str, statements: list[str]) -> list[Any]:
