@@ -253,8 +253,8 @@ class LentNode(Node):
             os.truncate(self.log, 0)
 
     def take_back(self) -> None:
-        """Whatever became of it: it runs, has no subscription, no table, no slot, and no file
-        of a subscription."""
+        """Whatever became of it: it runs, has no subscription, no table, no schema of a test, no
+        slot, and no file of a subscription."""
         self._points.unlink(missing_ok=True)
         if not is_locked(self.directory):
             self.start()
@@ -279,6 +279,12 @@ class LentNode(Node):
         ):
             qualified = map(quote_identifier, (str(schema), str(table)))
             self.sql(f"drop table {'.'.join(qualified)}")
+        for (schema,) in self.sql(
+            "select nspname from pg_namespace where nspname not in"
+            " ('pg_catalog', 'information_schema', 'wal2lake', 'public')"
+            " and nspname not like 'pg\\_%'"
+        ):
+            self.sql(f"drop schema {quote_identifier(str(schema))} cascade")
         wait_until(
             lambda: (
                 not list((self.directory / "log").glob("[0-9]*"))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from tests.conftest import Database
@@ -180,13 +181,17 @@ RI = [
 
 @pytest.mark.parametrize("binary", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_each_replica_identity_names_the_row_that_postgresql_finds(
-    pg18: Database, peer: Database, make_node: Callable[..., Node], binary: bool
+    pg18: Database,
+    peer: Database,
+    lend_node: Callable[[Path], Node],
+    tmp_path: Path,
+    binary: bool,
 ) -> None:
     pg18.psql(
         f"create schema ri; create table ri.mark (n int primary key); {IDENTITIES}"
         " create publication ri for tables in schema ri"
     )
-    node = make_node(settings={"log.segment_interval_ms": 100}).start()
+    node = lend_node(tmp_path)
     pair = Pair(pg18, node, peer, "ri")
     pair.both(TARGETS)
     pair.subscribe("binary = true" if binary else "")
