@@ -11,7 +11,7 @@ import socket
 import struct
 import subprocess
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psycopg
@@ -21,7 +21,9 @@ from tests.fakes.door import RawClient, errors
 from tests.fakes.replication_clients import read_by_pgjdbc, read_by_psycopg2
 
 from wal2lake.errors import PublisherError
+from wal2lake.pg.quoting import quote_literal
 from wal2lake.settings import FILE_NAME
+from wal2lake.sql.grammar import quote_identifier
 from wal2lake.testing.node import Node
 from wal2lake.testing.postgres import find_installation
 from wal2lake.testing.waits import wait_until
@@ -47,18 +49,28 @@ class Pattern:
         return self._pattern
 
 
+@pytest.fixture(scope="module")
+def open_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    """A node which anybody may log in to, and which soon sends a transaction as a stream."""
+    settings = {
+        "node.authentication": "trust",
+        "publish.logical_decoding_work_mem": 64 * 1024,
+    }
+    with Node(tmp_path_factory.mktemp("publisher") / "node", settings=settings) as node:
+        yield node.init().start()
+
+
 @pytest.fixture
-def publisher(make_node: Callable[..., Node]) -> Node:
-    """A node with two tables, which anybody may log in to."""
-    node = make_node(
-        settings={
-            "node.authentication": "trust",
-            "publish.logical_decoding_work_mem": 64 * 1024,
-        }
-    ).start()
+def publisher(open_node: Node) -> Iterator[Node]:
+    """A node with two tables, no slot and no publication, which anybody may log in to."""
     for table in TABLES:
-        node.sql(table)
-    return node
+        open_node.sql(table)
+    yield open_node
+    for (slot,) in open_node.sql("select slot_name from pg_replication_slots"):
+        open_node.sql(f"select pg_drop_replication_slot({quote_literal(str(slot))})")
+    for (name,) in open_node.sql("select pubname from pg_publication"):
+        open_node.sql(f"drop publication {quote_identifier(str(name))}")
+    open_node.sql("drop table public.t; drop table public.u")
 
 
 def same(node: Node, copy: Database, table: str, rows: str = "true") -> None:
