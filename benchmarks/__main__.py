@@ -20,7 +20,7 @@ from benchmarks.applying import fragments, keyless, mixed, scattered, sustained
 from benchmarks.changes import backlog, cores, decoding, latency, nullmodes, streamed
 from benchmarks.changes.shapes import SHAPES
 from benchmarks.copies import copying, idle, interrupted, large, tables
-from benchmarks.operating import scraping, watched
+from benchmarks.operating import scraping, verified, watched
 from benchmarks.options import Options, parse
 from benchmarks.publishing import serving, slots
 from benchmarks.report import Target, as_json, megabytes, render
@@ -126,6 +126,8 @@ def _apply(stage: Stage, chosen: Set[str]) -> None:
         serving.run(stage)
     if "slots" in chosen:
         slots.run(stage)
+    if "verify" in chosen:
+        verified.run(stage)
 
 
 def _interrupted(number: int, frame: FrameType | None) -> NoReturn:

@@ -37,13 +37,14 @@ WORKLOADS: Final = {
     "tables": "500 small tables: their copy, a round of changes, nothing",
     "serve": "the node as publisher to a PostgreSQL: stream, copy, commits",
     "slots": "one commit of 10 M rows, read by a slot, by ten, and beside nine that stand still",
+    "verify": "VERIFY of 10 M rows, and again after 1 % has changed",
     "scrape": "/metrics of a node with 1,000 tables; needs no server",
     "idle": "a node with ten tables and nothing to do",
 }
 """Name to what it measures, in the order in which they run."""
 
 OPT_IN: Final = frozenset(
-    {"cores", "scattered", "fragments", "tpcb", "mixed", "watched", "slots"}
+    {"cores", "scattered", "fragments", "tpcb", "mixed", "watched", "slots", "verify"}
 )
 """Only when they are named: they would make the whole run too long."""
 
