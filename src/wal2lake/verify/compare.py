@@ -1,9 +1,10 @@
 """Compares a table with its copy: digests of blocks, then the rows of blocks that differ.
 
 Comes in: two sides at one state. Goes out: a ``Comparison``: the number of rows of each kind of
-difference, and the keys and columns of the first of them. Called by ``verifying``.
+difference, and the keys and columns of the first of them. Called by ``verifying``, ``pairing``.
 
-    1. digests of all blocks        a line for each block; equal in the common case, and all is done
+    1. digests of all blocks        a line for each block; equal in the common case, and all is
+                                    done; both sides compute theirs at the same time
     2. hashes of rows               of differing blocks, up to a number of rows
     3. values of rows               of the first few differing keys, to name their columns
 
@@ -20,6 +21,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
@@ -133,7 +135,10 @@ def compare(
     """Compare two sides. The copy chooses the blocks. ``quoted``: the result may have values of
     rows, not only counts."""
     division = copy.divide()
-    theirs, ours = source.digests(division), copy.digests(division)
+    with ThreadPoolExecutor(1, "source") as source_thread:
+        awaited = source_thread.submit(source.digests, division)
+        ours = copy.digests(division)
+        theirs = awaited.result()
     differing = ours.differing(theirs)
     if not len(differing):
         return Comparison(division.blocks, theirs.rows, ours.rows)
