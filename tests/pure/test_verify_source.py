@@ -102,7 +102,7 @@ def test_an_error_of_the_source_is_the_reason(sqlstate: str, words: str) -> None
 
 def test_a_table_that_is_gone_is_not_comparable() -> None:
     source = Source()
-    with pytest.raises(NotComparable, match="it was dropped at the source"):
+    with pytest.raises(NotComparable, match="there is no such table at the source"):
         compared(source, None)
     assert source.statements[-1] == GIVES_BACK
 

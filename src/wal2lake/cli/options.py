@@ -238,8 +238,24 @@ def _sql_options(sql: argparse.ArgumentParser) -> None:
 
 
 def _verify_options(verify: argparse.ArgumentParser) -> None:
-    _directory(verify)
+    verify.add_argument(
+        "-D",
+        "--directory",
+        type=Path,
+        metavar="DIR",
+        help="the node whose tables are compared with their sources; beside another server, the"
+        " node is the other one",
+    )
     verify.add_argument("-U", "--username", metavar="NAME", help="connect as this role")
+    for name, text in (
+        ("source", "a server, a node or PostgreSQL, as a libpq connection string"),
+        ("target", "the server whose tables are compared with those of the source"),
+        (
+            "subscriber",
+            "a PostgreSQL server that subscribes to the source; both are compared at one LSN",
+        ),
+    ):
+        verify.add_argument(f"--{name}", metavar="CONNINFO", help=text)
     verify.add_argument(
         "-t",
         "--table",
@@ -247,13 +263,47 @@ def _verify_options(verify: argparse.ArgumentParser) -> None:
         metavar="TABLE",
         action="append",
         default=[],
-        help="compare this table only, written as in SQL (may be given more than once)",
+        help="compare this table only, written as in SQL; between two servers * and ? are"
+        " wildcards, and items=copy.items names the target's table (may be given more than"
+        " once)",
     )
     verify.add_argument(
         "-s",
         "--subscription",
         metavar="NAME",
         help="compare the tables of this subscription only",
+    )
+    verify.add_argument(
+        "-p",
+        "--publication",
+        dest="publications",
+        metavar="NAME",
+        action="append",
+        default=[],
+        help="compare what this publication of the source publishes: its tables, columns and"
+        " rows (may be given more than once)",
+    )
+    verify.add_argument(
+        "--where", metavar="CONDITION", help="compare the rows that meet this condition"
+    )
+    verify.add_argument(
+        "--wait",
+        type=float,
+        default=60.0,
+        metavar="SECONDS",
+        help="how long to wait for a subscriber to be at one LSN with the source (default: 60)",
+    )
+    verify.add_argument(
+        "--timeout",
+        type=float,
+        metavar="SECONDS",
+        help="end the comparison of two servers after this time (default: no limit)",
+    )
+    verify.add_argument(
+        "--format",
+        choices=("text", "json"),
+        default="text",
+        help="form of the report (default: text)",
     )
 
 
@@ -356,7 +406,7 @@ _COMMANDS: Final[
             _check_options,
         ),
         "verify": (
-            "prove that tables have exactly the rows of their sources",
+            "prove that tables have the same rows as their sources, or as their subscribers",
             _verify_options,
         ),
         "backup": (
@@ -425,7 +475,7 @@ EXIT_CODES: Final[Mapping[str, Mapping[int, str]]] = MappingProxyType(
             2: _ARGUMENTS,
         },
         "verify": {
-            0: "all tables are equal to their sources",
+            0: "all tables are equal",
             1: "at least one is different",
             2: "none is different, but not all could be compared, or the arguments are wrong",
         },

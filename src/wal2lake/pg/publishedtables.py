@@ -547,10 +547,10 @@ def publication_marks(
 def published_parts(
     session: Session, relids: Sequence[Oid], publications: tuple[str, ...]
 ) -> dict[Oid, PublishedParts]:
-    """Return each table's published columns and row filters."""
+    """Return each table's published columns and row filters. Without a publication: all."""
     version = session.server_version
     by_relid = dict.fromkeys(relids, PublishedParts(None, ()))
-    if version < 150000:
+    if version < 150000 or not publications:
         return by_relid
     # Before 18 no generated column can be published. Since 18 attrs lists all published
     # columns, including those of publish_generated_columns.

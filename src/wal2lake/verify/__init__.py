@@ -11,7 +11,7 @@ into blocks. Never: chooses the state that is compared, writes anything.
     division    the block of each row
     digests     count and sums of hashes of each block
     statements  the same in SQL
-    sides       a server, and a version of a lake table
+    sides       a server that hashes, and rows that are hashed here
     compare     differing blocks, then differing rows of those that have few
 """
 
@@ -22,7 +22,7 @@ from wal2lake.verify.compare import (
     UnreadBlock,
     compare,
 )
-from wal2lake.verify.forms import ColumnForm, NotComparable, form_of
+from wal2lake.verify.forms import ColumnForm, NotComparable, ValueForm, form_of
 from wal2lake.verify.sides import LakeSide, ServerSide, check_hashes
 from wal2lake.verify.statements import TableStatements
 
@@ -36,6 +36,7 @@ __all__ = [
     "ServerSide",
     "TableStatements",
     "UnreadBlock",
+    "ValueForm",
     "check_hashes",
     "compare",
     "form_of",

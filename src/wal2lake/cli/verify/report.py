@@ -8,13 +8,14 @@
         changed (id=5): note
     1 of 1 table is different.
 
-Called by: ``run``.
+Called by: ``run``, ``pairreport``.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from wal2lake.cli.terminal.print import table
 from wal2lake.cli.terminal.words import clean
@@ -64,9 +65,9 @@ class VerifiedTable:
                 return NOT_COMPARABLE
 
 
-def exit_code(tables: Sequence[VerifiedTable]) -> int:
-    """Return the exit code: a difference counts more than a table that was not compared."""
-    codes = {each.code for each in tables}
+def exit_code(codes: Sequence[int]) -> int:
+    """Return the exit code of all tables: a difference counts more than a table that was not
+    compared."""
     if DIFFERENT in codes:
         return DIFFERENT
     return NOT_COMPARABLE if NOT_COMPARABLE in codes else EQUAL
@@ -94,23 +95,29 @@ def lines(tables: Sequence[VerifiedTable]) -> Iterator[str]:
             yield clean(f"{each.table}: {first}")
             yield from (f"    {clean(line)}" for line in rest)
     yield ""
-    yield summary(tables)
+    yield result_counts([each.code for each in tables])
 
 
-def summary(tables: Sequence[VerifiedTable]) -> str:
-    """Return the last line."""
-    counts = {code: sum(t.code == code for t in tables) for code in range(3)}
-    total = len(tables)
+def document(tables: Sequence[VerifiedTable]) -> str:
+    """Return the report as JSON."""
+    return json.dumps(
+        {"tables": [asdict(each) for each in tables]}, ensure_ascii=False, indent=2
+    )
+
+
+def result_counts(codes: Sequence[int]) -> str:
+    """Return the last line; ``codes``: the exit code of each table alone."""
+    total = len(codes)
     plural = "table" if total == 1 else "tables"
-    if counts[EQUAL] == total:
+    if all(code == EQUAL for code in codes):
         return f"{total} {plural} equal."
     parts = [
-        f"{counts[code]} {word}"
+        f"{codes.count(code)} {word}"
         for code, word in (
             (EQUAL, "equal"),
             (DIFFERENT, "different"),
             (NOT_COMPARABLE, "not comparable"),
         )
-        if counts[code]
+        if code in codes
     ]
     return f"{total} {plural}: {', '.join(parts)}."

@@ -35,8 +35,11 @@ LOCK_TIMEOUT_MS: Final = 1_000
 _LOCK_NOT_AVAILABLE: Final = "55P03"
 
 
-def import_snapshot(session: Session, snapshot: str, lock_timeout_ms: int) -> None:
-    """Begin the transaction that reads the tables of a snapshot."""
+def import_snapshot(
+    session: Session, snapshot: str | None, lock_timeout_ms: int
+) -> None:
+    """Begin the transaction that reads the tables of a snapshot; None: its own, which its first
+    query takes."""
     # Row security would leave out rows in silence.
     session.execute("SET row_security = off")
     session.execute(f"SET lock_timeout = {lock_timeout_ms}")
@@ -47,23 +50,24 @@ def import_snapshot(session: Session, snapshot: str, lock_timeout_ms: int) -> No
     if session.server_version >= 170000:
         session.execute("SET transaction_timeout = 0")
     session.execute("BEGIN TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
-    session.execute(f"SET TRANSACTION SNAPSHOT {quote_literal(snapshot)}")
+    if snapshot is not None:
+        session.execute(f"SET TRANSACTION SNAPSHOT {quote_literal(snapshot)}")
 
 
 @contextmanager
 def locked_table(
-    session: Session, find: Callable[[], RemoteTable | None]
+    session: Session, find: Callable[[], RemoteTable | None], end: str = "source"
 ) -> Iterator[RemoteTable]:
     """Give a table that is locked, and has the rows of the snapshot, until the block ends.
 
-    ``find`` asks the session for the table; None: there is none. Raises NotComparable if the
-    table has changed, if another session has locked it, and for each error of the source in the
-    block."""
+    ``find`` asks the session for the table; None: there is none. ``end``: the server's part in the
+    comparison. Raises NotComparable if the table has changed, if another session has locked it, and
+    for each error of the server in the block."""
     session.execute("SAVEPOINT verified")
     try:
         remote = find()
         if remote is None:
-            raise NotComparable("it was dropped at the source")
+            raise NotComparable(f"there is no such table at the {end}")
         planned = PlannedTable.of(remote)
         lock_unaltered(session, planned)
         yield remote
@@ -71,14 +75,15 @@ def locked_table(
             # The leaves are locked since they were read.
             check_files(session, planned)
     except SourceChanged as error:
-        raise NotComparable(f"the source changed meanwhile: {error.message}") from None
+        raise NotComparable(f"the {end} changed meanwhile: {error.message}") from None
     except PublisherError as error:
         if error.sqlstate == _LOCK_NOT_AVAILABLE:
             # PostgreSQL opens all tables of a publication to describe one of them.
             raise NotComparable(
-                "another session has locked it, or a table of the same publication, at the source"
+                "another session has locked it, or a table of the same publication, at the"
+                f" {end}"
             ) from None
-        raise NotComparable(f"the source says: {error.message}") from None
+        raise NotComparable(f"the {end} says: {error.message}") from None
     finally:
         # If the connection is lost, the next statement says so. The first error is not hidden.
         with suppress(PublisherError):
