@@ -177,19 +177,33 @@ def test_sigkill_of_the_whole_tree_at_each_durable_step_of_streaming(
     assert_equal_outside(node, pg18.conninfo(), TABLES)
 
 
-@pytest.mark.parametrize("name", COPYING)
+@pytest.mark.parametrize(
+    "steps",
+    [COPYING, *(pytest.param((name,), marks=pytest.mark.slow) for name in COPYING)],
+    ids=["all", *COPYING],
+)
 def test_sigkill_at_each_durable_step_of_a_copy(
-    name: str, lend_node: Callable[[Path], Node], pg18: Database, tmp_path: Path
+    steps: tuple[str, ...],
+    lend_node: Callable[[Path], Node],
+    pg18: Database,
+    tmp_path: Path,
 ) -> None:
+    """At all of them one after the other: each step is that of a copy which goes on after a kill
+    at the step before."""
     points = tmp_path / "points"
     points.mkdir()
-    node, workload = start(lend_node, points, pg18, 3000, seed=83 + COPYING.index(name))
-    arm(points, name, "kill")
+    seed = 83 + COPYING.index(steps[0])
+    node, workload = start(lend_node, points, pg18, 3000, seed=seed)
+    arm(points, steps[0], "kill")
     node.sql(
         f"create subscription k connection {quote_literal(pg18.conninfo())} publication k"
     )
-    pg18.transactions([workload.transaction() for _ in range(20)])
-    wait_reached(node, points, name)
+    for name, following in itertools.zip_longest(steps, steps[1:]):
+        pg18.transactions([workload.transaction() for _ in range(20)])
+        wait_reached(node, points, name)
+        if following is not None:
+            # It takes seconds until another engine gets there.
+            arm(points, following, "kill")
     pg18.transactions([workload.transaction() for _ in range(20)])
     mirror = Mirror(node, pg18.conninfo(), "k")
     mirror.synced()
