@@ -156,3 +156,42 @@ def test_a_run_that_was_not_made_before_a_crash_begins_anew() -> None:
         schema(A), Lsn(10), making=definition_text(TABLE, Lsn(30))
     )
     assert run_begun(followed, TABLE) is None
+
+
+def test_a_run_whose_columns_may_no_longer_be_added_at_once_is_recorded_one_by_one(
+    tmp_path: Path,
+) -> None:
+    """Options of the subscription were altered between the crash and the next start."""
+    following = Following(tmp_path, type_mappings=f"public.t{A}.c2 = string")
+    altering = Altering(following)
+    follower = SchemaFollower(following.catalog, SUB, altering)
+    following.catalog.note_sent(SUB, [sent(20, TWO), sent(30, THREE)])
+    following.catalog.begin_steps(SUB, A, definition_text(TABLE, Lsn(30)))
+    added = tuple(ColumnDef(f"c{n}", Oid(23)) for n in (2, 3))
+    altered = replace(TABLE, columns=(*TABLE.columns, *added))
+    follower.refresh(following.subscription)
+    for _ in range(2):
+        due = follower.due(RELS, Lsn(100))
+        assert due is not None
+        follower.adopt(following.subscription, due, altered)
+    assert altering.calls == []
+    assert [
+        (int(entry.lsn), entry.outcome) for entry in following.catalog.schema_history()
+    ] == [
+        (20, "the column is there already"),
+        (30, "the column is there already"),
+    ]
+    assert follower.due(RELS, Lsn(100)) is None
+
+
+def test_another_table_of_the_name_ends_a_run(tmp_path: Path) -> None:
+    following = Following(tmp_path)
+    altering = Altering(following)
+    follower = SchemaFollower(following.catalog, SUB, altering)
+    other = replace(schema(A), relid=Oid(999))
+    following.catalog.note_sent(SUB, [sent(20, TWO), sent(30, other), sent(40, THREE)])
+    follower.refresh(following.subscription)
+    due = follower.due(RELS, Lsn(100))
+    assert due is not None
+    run = follower.additions(following.subscription, due, TABLE, Lsn(100))
+    assert [int(entry.sent.commit_lsn) for entry in run] == [20]

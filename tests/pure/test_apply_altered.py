@@ -63,7 +63,10 @@ class Schemas:
         self, _: object, due: DueAlteration, table: object, end: Lsn
     ) -> tuple[Any, ...]:
         return tuple(
-            SimpleNamespace(sent=SimpleNamespace(commit_lsn=Lsn(at)))
+            SimpleNamespace(
+                sent=SimpleNamespace(commit_lsn=Lsn(at)),
+                steps=SimpleNamespace(steps=()),
+            )
             for at in self.joins
             if due.lsn <= at < end
         )
@@ -278,5 +281,21 @@ def test_an_alteration_of_another_table_in_between_is_not_passed(
         start(side, schemas, monkeypatch)
         side.reaches(408)
         assert schemas.through == [300, 350, 400]
+        for relid in (1, 2, 3):
+            assert side.table(relid).versions[-1] == model(side.sent, relid)
+
+
+def test_columns_are_added_at_once_if_no_row_is_in_between(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with World(tmp_path) as world:
+        side = world.side
+        schemas = Schemas(side, [(1, 402), (1, 406)], joins=[402, 406])
+        side.send(*BATCH)
+        start(side, schemas, monkeypatch)
+        side.reaches(408)
+        assert schemas.through == [406]
+        # Nothing was tried.
+        assert world.lake.discarded == 0
         for relid in (1, 2, 3):
             assert side.table(relid).versions[-1] == model(side.sent, relid)

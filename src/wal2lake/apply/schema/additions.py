@@ -15,9 +15,9 @@ from typing import Final
 from wal2lake.apply.batch import TableChanges, divide
 from wal2lake.apply.schema.columns import column_like, source_column
 from wal2lake.apply.schema.diff import Added, SchemaDifference, difference
-from wal2lake.catalog import Subscription, SubscriptionRel, TableDef
+from wal2lake.catalog import Subscription, SubscriptionRel
 from wal2lake.changelog.manifest import Manifest, RowsFile
-from wal2lake.model import Lsn, RemoteAttribute, RemoteSchema, SentSchema
+from wal2lake.model import RemoteAttribute, RemoteSchema, SentSchema
 from wal2lake.pgtypes import TypeMappings, ValuePolicies
 
 _ALWAYS_FITTING: Final = frozenset({16, 20, 21, 23, 700, 701, 2950})
@@ -70,13 +70,17 @@ def additions(
 def without_columns(
     manifests: Sequence[Manifest],
     rel: SubscriptionRel,
-    table: TableDef,
-    first: Lsn,
-    last: Lsn,
+    run: Sequence[Addition],
 ) -> TableChanges:
-    """Return the table's rows from the transaction ``first`` on and below ``last``, without the
-    columns that the table does not have: as if they were dropped, they have an empty name."""
-    names = {column.name for column in table.columns}
+    """Return the table's rows from the first transaction of ``run`` on and below the last, without
+    the columns that the run adds: as if they were dropped, they have an empty name."""
+    first, last = run[0].sent.commit_lsn, run[-1].sent.commit_lsn
+    added = {
+        step.attribute.name
+        for addition in run
+        for step in addition.steps.steps
+        if isinstance(step, Added)
+    }
     batch = divide(
         manifests,
         positions={(rel.remote_namespace, rel.remote_name): (rel.relid, first)},
@@ -86,16 +90,16 @@ def without_columns(
         rel.relid,
         first,
         tuple(
-            _without(file, names)
+            _without(file, added)
             for changes in batch.tables
             for file in changes.below(last)
         ),
     )
 
 
-def _without(file: RowsFile, names: Collection[str]) -> RowsFile:
+def _without(file: RowsFile, added: Collection[str]) -> RowsFile:
     columns = (
-        column if column.name in names else replace(column, name="")
+        replace(column, name="") if column.name in added else column
         for column in file.relation.columns
     )
     return replace(file, relation=replace(file.relation, columns=tuple(columns)))

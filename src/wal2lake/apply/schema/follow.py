@@ -277,14 +277,21 @@ class SchemaFollower:
         columns: Collection[str],
         end: Lsn,
     ) -> tuple[Addition, ...]:
-        waiting = [
-            sent
-            for sent in self._sent
-            if sent.relation.relid == followed.schema.relid
-            and followed.begins <= sent.commit_lsn < end
-        ]
         if followed.required:
             return ()
+        schema = followed.schema
+        waiting = []
+        for sent in self._sent:
+            if not followed.begins <= sent.commit_lsn < end:
+                continue
+            if sent.relation.relid == schema.relid:
+                waiting.append(sent)
+            elif (sent.relation.namespace, sent.relation.name) == (
+                schema.namespace,
+                schema.name,
+            ):
+                # Another table took the name.
+                break
         return additions(followed.schema, waiting, subscription, columns)
 
     # ---- a transaction that altered its table ------------------------------------------
@@ -377,24 +384,28 @@ class SchemaFollower:
             return
         holding = finishing if finishing is not None else nullcontext()
         begun = None if copied else run_begun(followed, table)
+        before = table
         if begun is not None:
             # A crash came between the table's commit and the record.
             through = begun.through
             names = set(begun.columns)
-            before = [column for column in table.columns if column.name in names]
-            table = replace(table, columns=tuple(before))
-        if through > sent.commit_lsn:
+            there = [column for column in table.columns if column.name in names]
+            before = replace(table, columns=tuple(there))
+        names = {column.name for column in before.columns}
+        run = self._additions(subscription, followed, names, Lsn(through + 1))
+        if len(run) > 1:
             self._adopt_additions(
                 subscription,
                 rel,
-                table,
+                before,
                 followed,
                 trusted,
                 holding,
-                through,
+                run,
                 made=begun is not None,
             )
             return
+        # Other options may have come since the crash. Columns that are there are left alone.
         self._adopt_schema(
             subscription, rel, sent, table, followed, trusted, holding, copied
         )
@@ -463,14 +474,12 @@ class SchemaFollower:
         followed: FollowedSchema,
         trusted: Callable[[], bool],
         finishing: AbstractContextManager[object],
-        through: Lsn,
+        run: Sequence[Addition],
         *,
         made: bool,
     ) -> None:
         """Add the columns of several alterations at once, and record each of them. ``table``: as it
         was before the first one. ``made``: it has the columns."""
-        names = {column.name for column in table.columns}
-        run = self._additions(subscription, followed, names, Lsn(through + 1))
         planned = [
             (entry, SchemaChanges(subscription, table, entry.steps, (), None))
             for entry in run
@@ -478,7 +487,12 @@ class SchemaFollower:
         wanted = [change for _, changes in planned for change in changes.wanted]
         if not made:
             self._alter_once(
-                rel, table, followed, wanted, replaced=False, through=through
+                rel,
+                table,
+                followed,
+                wanted,
+                replaced=False,
+                through=run[-1].sent.commit_lsn,
             )
         noted = [(entry.sent.commit_lsn, changes.noted) for entry, changes in planned]
         with finishing:

@@ -437,9 +437,9 @@ class BatchApplier:
         if len(run) < 2 or not table.key or participant.history is not None:
             return INVALID_LSN
         last = run[-1].sent.commit_lsn
-        between = without_columns(
-            work.batch.manifests, participant.rel, table, first.lsn, last
-        )
+        between = without_columns(work.batch.manifests, participant.rel, run)
+        if not between.files:
+            return last
         if between.rows > _TRIED_ROWS * (len(run) - 1):
             return INVALID_LSN
         part = BatchPart(between, last)
