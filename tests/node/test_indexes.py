@@ -248,3 +248,39 @@ def test_sqlalchemy(sides: tuple[Any, Any], node: Node) -> None:
         assert (index["name"], index["column_names"]) == ("ix_ix_frame_n", ["n"])
     finally:
         engine.dispose()
+
+
+FOLLOWED = [
+    (
+        "create index on ixh.t (j)",
+        "You must specify an operator class for the index or define a default operator class"
+        " for the data type.",
+        "create index i on ixh.t (id int4_ops)",
+    ),
+    (
+        "drop table ixh.i",
+        "Use DROP INDEX to remove an index.",
+        "drop index ixh.i",
+    ),
+    (
+        "drop index ixh.t_pkey",
+        "You can drop constraint t_pkey on table ixh.t instead.",
+        "alter table ixh.t drop constraint t_pkey",
+    ),
+    (
+        "drop index ixh.t",
+        "Use DROP TABLE to remove a table.",
+        "drop table ixh.t",
+    ),
+]
+
+
+def test_what_hints_of_indexes_say_is_taken(node: Node) -> None:
+    with psycopg.connect(node.conninfo(), autocommit=True) as client:
+        client.execute("create schema ixh")
+        client.execute("create table ixh.t (id int primary key, j json)")
+        for refused, hint, followed in FOLLOWED:
+            with pytest.raises(psycopg.Error) as caught:
+                client.execute(refused)
+            assert caught.value.diag.message_hint == hint
+            client.execute(followed)
