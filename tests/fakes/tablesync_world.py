@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 from structlog.testing import capture_logs
@@ -24,6 +25,7 @@ from wal2lake.catalog import (
 )
 from wal2lake.errors import PublisherError
 from wal2lake.lake import AddedFile, Committed, Cursor, FieldSpec, TableState
+from wal2lake.lake.batch import BatchPort
 from wal2lake.model import Lsn, Oid, ReplicaIdentity, SyncState
 from wal2lake.observe.telemetry import Telemetry
 from wal2lake.pg import RemoteTable
@@ -261,6 +263,7 @@ class World:
             self.catalog,
             self.settings,
             _Port(self),  # type: ignore[arg-type]
+            MagicMock(spec=BatchPort),
             self,  # type: ignore[arg-type]
             2,
             never_alter,

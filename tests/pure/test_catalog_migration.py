@@ -148,6 +148,7 @@ def test_transaction_numbers_begin_above_the_versions_of_tables(tmp_path: Path) 
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("delete from meta where key = 'next_xid'")
         connection.execute("alter table subscription_rel drop column seen_as")
+        connection.execute("alter table subscription_rel drop column heals")
         for name in LATER_TABLES:
             connection.execute(f"drop table {name}")
         connection.execute("update meta set value = '28' where key = 'version'")
@@ -182,6 +183,7 @@ def absolute_places(directory: Path, locations: dict[int, str]) -> Path:
         # They came later.
         connection.execute("alter table relation drop column checks")
         connection.execute("alter table subscription_rel drop column seen_as")
+        connection.execute("alter table subscription_rel drop column heals")
         for name in LATER_TABLES:
             connection.execute(f"drop table {name}")
         for oid, location in locations.items():

@@ -11,7 +11,7 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from wal2lake.apply.step.repairing import RepairedRow, RowRepair
+from wal2lake.apply.step.repairs.sourcerows import RepairedRow, RowRepair
 from wal2lake.apply.step.statemarks import StateMark, StateMarks
 from wal2lake.catalog import SnapshotVector, Subscription
 from wal2lake.commands.maintenance.states import state_at_snapshot

@@ -146,6 +146,7 @@ from wal2lake.catalog.remote.schemas import (
     ParsedSchemas,
     SchemaChange,
 )
+from wal2lake.catalog.replication.copies import HEALS
 from wal2lake.catalog.schema import PUBLICATION_CATALOG, SUBSCRIPTION_CATALOG
 from wal2lake.catalog.store import Catalog
 from wal2lake.catalog.uncommitted import UncommittedCatalog
@@ -154,6 +155,7 @@ __all__ = [
     "DATABASE_OWNER",
     "ENUM_LABELS",
     "FIRST_FREE_OID",
+    "HEALS",
     "HISTORY_OF",
     "LABELS_LEFT",
     "MADE_SLOT",

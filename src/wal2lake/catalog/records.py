@@ -455,17 +455,17 @@ class SubscriptionRel:
     does not have."""
     replaces: bool = False
     """Whether the copy of this epoch replaces all rows of the table."""
+    heals: bool = False
+    """Whether the copy writes differing rows only. If it cannot, it replaces all rows."""
     paused_at: str | None = None
     """Time of the pause, ISO 8601, UTC. A paused table takes no part, in state f at ``lsn``. None
     if it is not paused."""
     rejoins: bool = False
-    """Whether the table, in state f, waits to rejoin: it is complete below ``lsn``, regardless of
-    its cursor."""
+    """Whether the table, in state f, waits to rejoin: it is complete below ``lsn``."""
     copied_from: Oid | None = None
     """The publisher's OID of the copied table; None if not known."""
     begins: Lsn | None = None
-    """Position below which commits are skipped (copy_data = false); None if no commit is
-    skipped."""
+    """Position below which commits are skipped (copy_data = false); None: none is skipped."""
     published_as: str | None = None
     """The publisher's marks of the table's publications at the copy; None if they cannot be
     watched."""

@@ -16,7 +16,7 @@ from typing import Final
 from wal2lake.catalog.access import predefined
 from wal2lake.model import Oid
 
-VERSION: Final = 34
+VERSION: Final = 35
 
 FIRST_OID: Final = 16384
 """PostgreSQL's FirstNormalObjectId. Lower OIDs belong to built-in objects."""
@@ -386,6 +386,11 @@ create table table_index (
 """
 """Definitions of indexes that statements have made; those of primary keys are in relation."""
 
+_HEALS_35: Final = """
+alter table subscription_rel add column heals integer not null default 0;
+"""
+"""Whether the copy of this epoch writes the differing rows only."""
+
 LATER: Final = (
     _ROLES_4 + predefined.INSERTS,
     _PLANS_5,
@@ -418,6 +423,7 @@ LATER: Final = (
     _VERIFICATIONS_32,
     _PENDING_DELETES_33,
     _INDEXES_34,
+    _HEALS_35,
 )
 """Statements of the versions after 3, in order. A new column of a table whose rows are in
 definition_history (``definitions.historic``) is added there, too, with json_set()."""
@@ -497,6 +503,7 @@ alter table relation add column partition_of integer;
     32: LATER[28],
     33: LATER[29],
     34: LATER[30],
+    35: LATER[31],
 }
 """For each version, the statements that upgrade the previous version (without semicolons inside).
 

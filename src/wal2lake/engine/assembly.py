@@ -194,6 +194,7 @@ def assemble(
         catalog,
         settings,
         tables,
+        batches,
         SparkExecutors(spark),
         options.readers,
         alter,

@@ -72,6 +72,9 @@ NAMES: Final = frozenset(
         # apply: rows that are put right
         "repair.staged",
         "repair.committed",
+        # tablesync: a copy of differing rows
+        "heal.staged",
+        "heal.committed",
         # tablesync: a copy
         "copy.snapshot_taken",
         "copy.range_recorded",

@@ -156,7 +156,7 @@ def copy_ranges(tasks: tuple[CopyTask, ...]) -> list[Copied]:
         for task in tasks:
             if session is None:
                 try:
-                    session = _open(task)
+                    session = open_reader(task)
                 except PublisherError as error:
                     results += [error] * (len(tasks) - len(results))
                     break
@@ -180,16 +180,16 @@ def count_ranges(tasks: tuple[CopyTask, ...]) -> list[int | PublisherError]:
     """Count the rows of each range, in the same snapshot."""
     results: list[int | PublisherError] = []
     try:
-        with _open(tasks[0]) as session:
+        with open_reader(tasks[0]) as session:
             for task in tasks:
-                with _snapshot(session, task):
+                with in_snapshot(session, task):
                     results.append(int(session.value(task.counting) or 0))
     except PublisherError as error:
         results += [error] * (len(tasks) - len(results))
     return results
 
 
-def _open(task: CopyTask) -> Session:
+def open_reader(task: CopyTask) -> Session:
     """Open a session with a limited wait for locks."""
     try:
         session = connect(
@@ -215,7 +215,7 @@ def _open(task: CopyTask) -> Session:
 
 
 @contextmanager
-def _snapshot(session: Session, task: CopyTask) -> Iterator[None]:
+def in_snapshot(session: Session, task: CopyTask) -> Iterator[None]:
     """Run a transaction in the snapshot, with only the task's table locked. After an error the
     transaction stays open, and the caller closes the session."""
     session.execute("BEGIN TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
@@ -237,7 +237,7 @@ def _copy_range(task: CopyTask, session: Session) -> CopyResult:
         held_bytes = 0
         coercions: list[Coercion] = []
         fills = task.fills
-        with _snapshot(session, task):
+        with in_snapshot(session, task):
             for columns in _columns(task, session):
                 converted = _convert(task, columns, fills, coercions)
                 fills = behind(fills, converted.num_rows)

@@ -8,6 +8,8 @@ does not affect the others.
     resume   a commit before a crash             is found by the table's cursor
     plan     columns, ranges, finished ranges
     begin    plans and the S of their commits    ONE catalog transaction
+    heal     tables that are healed: differing rows and cursor S in ONE commit (``healing``); those
+             that cannot be healed go on
     read     bundles of ranges, a Spark task each; finished ranges are recorded; a value that does
              not fit may change its column to text, and the copy begins anew (``widening``)
     commit   per table: check keys of the copied rows, and of the existing rows;
@@ -23,8 +25,9 @@ Called by ``worker``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final, TypeVar
@@ -48,6 +51,7 @@ from wal2lake.lake import (
     files_from_json,
     files_to_json,
 )
+from wal2lake.lake.batch import BatchPort
 from wal2lake.lake.delta import discard_added
 from wal2lake.lake.staging import (
     NO_DEFAULTS,
@@ -78,6 +82,7 @@ from wal2lake.tablesync.copy import (
     copy_ranges,
     count_ranges,
 )
+from wal2lake.tablesync.healing import HealedTable, Healer
 from wal2lake.tablesync.measures import CopyMeasures
 from wal2lake.tablesync.plan import (
     CopyPart,
@@ -136,6 +141,7 @@ class GroupCopy:
         catalog: Catalog,
         settings: Settings,
         tables: TablePort,
+        batches: BatchPort,
         executors: Executors,
         readers: int,
         alter: TableAlteration,
@@ -155,6 +161,7 @@ class GroupCopy:
         self._pool = RangePool(readers)
         self._widening = Widening(catalog, tables, alter)
         self._measures = CopyMeasures(telemetry or Telemetry())
+        self._healer = Healer(catalog, settings, tables, batches, defaults)
         self._recorder = CopyRecorder(catalog, tables, executors, readers)
         self._events = get_logger()
 
@@ -192,6 +199,8 @@ class GroupCopy:
                 self._measures.ended(name, [plan.table])
 
     def _copy(self, planned: Sequence[_Planned]) -> None:
+        _each(self._guarded_heal, planned)
+        planned = [p for p in planned if not (p.attempt.over or p.attempt.finished)]
         self._read(planned)
         planned = [plan for plan in planned if not plan.attempt.over]
         self._check_snapshot(planned)
@@ -276,6 +285,36 @@ class GroupCopy:
             if copied.snapshot == attempt.snapshot.identity
             and copied.epoch == rel.epoch
         }
+
+    # ---- differing rows only ---------------------------------------------------------
+
+    def _guarded_heal(self, plan: _Planned) -> None:
+        """Heal a table, if it shall and can be."""
+        if not plan.attempt.rel.heals:
+            return
+        task = self._task(plan, CopyPart(0, PageRange(0, None, None), None))
+        try:
+            self._check_snapshot([plan])
+            self._check_alone(plan)
+            table = HealedTable(plan.attempt, plan.table, plan.remote, plan.cursor)
+            if self._healer.heal(table, task, partial(self._committing, plan)):
+                self._finish([plan.attempt])
+        except Exception as error:
+            plan.attempt.fail(error)
+
+    @contextmanager
+    def _committing(self, plan: _Planned) -> Iterator[None]:
+        """Surround the commit that ends a copy. Raises Halted if it is not wanted any more."""
+        attempt = plan.attempt
+        with attempt.writing(), self._port.writing(plan.table.location):
+            if not self._is_wanted(attempt):
+                raise Halted
+            attempt.may_be_committed = True
+            try:
+                yield
+            except Exception:
+                attempt.may_be_committed = self._may_be_there(plan)
+                raise
 
     # ---- reading ----------------------------------------------------------------------
 
@@ -453,9 +492,7 @@ class GroupCopy:
         if set(finished) != {pages.number for pages in plan.ranges}:
             # The node stops, so the remaining ranges were not read.
             raise Halted
-        files: list[AddedFile] = []
-        for copied in finished.values():
-            files.extend(files_from_json(copied.files))
+        files = [f for c in finished.values() for f in files_from_json(c.files)]
         self._check_unique(plan, files)
         history = self._recorder.write(
             attempt.subscription, attempt.rel, plan.table, files, plan.cursor
@@ -501,7 +538,7 @@ class GroupCopy:
     ) -> None:
         """Commit the files on the version that was checked."""
         attempt = plan.attempt
-        with attempt.writing(), self._port.writing(plan.table.location):
+        with self._committing(plan):
             state = self._port.state(plan.table.location)
             if state.physical_fields != plan.state.physical_fields:
                 raise ApplyError(
@@ -509,23 +546,16 @@ class GroupCopy:
                     sqlstate="55000",
                     hint="The copy begins anew by itself.",
                 )
-            if not self._is_wanted(attempt):
-                raise Halted
-            attempt.may_be_committed = True
             if history is not None:
                 self._recorder.expect(history)
-            try:
-                self._port.commit_files(
-                    plan.table.location,
-                    files,
-                    plan.cursor,
-                    read_version=version,
-                    replace=attempt.rel.replaces,
-                    operation="COPY",
-                )
-            except Exception:
-                attempt.may_be_committed = self._may_be_there(plan)
-                raise
+            self._port.commit_files(
+                plan.table.location,
+                files,
+                plan.cursor,
+                read_version=version,
+                replace=attempt.rel.replaces,
+                operation="COPY",
+            )
             failpoint("copy.committed")
         if history is not None:
             self._recorder.commit(history)

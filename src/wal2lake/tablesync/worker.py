@@ -44,6 +44,7 @@ from wal2lake.apply.schema.follow import TableAlteration
 from wal2lake.catalog import Catalog, Subscription, SubscriptionRel, SyncSnapshot
 from wal2lake.errors import PublisherError, sqlstate_of
 from wal2lake.lake import Executors, TablePort
+from wal2lake.lake.batch import BatchPort
 from wal2lake.lake.staging import NO_DEFAULTS, ColumnDefaults
 from wal2lake.model import Oid, SyncState
 from wal2lake.observe import RepeatedErrors, get_logger
@@ -76,6 +77,7 @@ class TableSync:
         catalog: Catalog,
         settings: Settings,
         tables: TablePort,
+        batches: BatchPort,
         executors: Executors,
         cores: int,
         alter: TableAlteration,
@@ -87,7 +89,15 @@ class TableSync:
         self._catalog = catalog
         self._settings = settings.subscription
         self._group = GroupCopy(
-            catalog, settings, tables, executors, cores, alter, defaults, telemetry
+            catalog,
+            settings,
+            tables,
+            batches,
+            executors,
+            cores,
+            alter,
+            defaults,
+            telemetry,
         )
         self._measures = CopyMeasures(telemetry or Telemetry())
         self._stop = threading.Event()

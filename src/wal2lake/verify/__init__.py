@@ -13,23 +13,29 @@ into blocks. Never: chooses the state that is compared, writes anything.
     statements  the same in SQL
     sides       a server that hashes, and rows that are hashed here
     compare     differing blocks, then differing rows of those that have few
+    pairing     the sides of a table and its copy
 """
 
 from wal2lake.verify.compare import (
     Comparison,
     DifferenceKind,
+    DifferingRows,
     RowDifference,
     UnreadBlock,
     compare,
+    differing_rows,
 )
 from wal2lake.verify.forms import ColumnForm, NotComparable, ValueForm, form_of
+from wal2lake.verify.pairing import CopyPair, pair
 from wal2lake.verify.sides import LakeSide, ServerSide, check_hashes
-from wal2lake.verify.statements import TableStatements
+from wal2lake.verify.statements import TableStatements, published_rows, text_of
 
 __all__ = [
     "ColumnForm",
     "Comparison",
+    "CopyPair",
     "DifferenceKind",
+    "DifferingRows",
     "LakeSide",
     "NotComparable",
     "RowDifference",
@@ -39,5 +45,9 @@ __all__ = [
     "ValueForm",
     "check_hashes",
     "compare",
+    "differing_rows",
     "form_of",
+    "pair",
+    "published_rows",
+    "text_of",
 ]

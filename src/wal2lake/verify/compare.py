@@ -31,12 +31,19 @@ from numpy.typing import NDArray
 
 from wal2lake.verify.digests import BlockDigests
 from wal2lake.verify.rowhashes import Hashes, RowHashes
-from wal2lake.verify.sides import RowValues, Side
+from wal2lake.verify.sides import LakeSide, RowValues, ServerSide, Side, Texts
 
 MOST_ROWS: Final = 200_000
 """Rows of a table whose hashes are fetched: a dozen blocks. They take some 100 MB, as text in an
 answer and as keys of a dictionary. With more differences, whole parts of the table differ, and a
 list of rows helps nobody."""
+
+MOST_PORTION: Final = 2_000_000
+"""Rows whose hashes are compared at a time to find all that differ: 48 MB at each side, and as much
+again as text. A guess."""
+
+_ASKED_KEYS: Final = 20_000
+"""Keys that one statement asks for: 400 kB of text."""
 
 MOST_NAMED: Final = 10_000
 """Rows that are named, with their key and columns: some 10 MB of text. More can be named when these
@@ -171,6 +178,85 @@ def compare(
         unread,
         tuple(_named(source, copy, shown, columns, key)),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class DifferingRows:
+    """Rows to remove from a copy and to write into it, so that it has those of the source. Keys are
+    as they are compared, rows as the source writes their values."""
+
+    blocks: int
+    differing_blocks: int
+    removed: tuple[Texts, ...] = ()
+    """Keys of rows of the copy that the source lacks, or that the copy has more than once."""
+    written: tuple[Texts, ...] = ()
+    """All columns of rows of the source that the copy lacks or has with other values."""
+
+
+def differing_rows(
+    source: ServerSide, copy: LakeSide, most_rows: int, most_characters: int
+) -> DifferingRows | None:
+    """Return the rows that differ, of tables with a key; None if more than ``most_rows`` differ, or
+    their values have more than ``most_characters``."""
+    division = copy.divide()
+    theirs, ours = source.digests(division), copy.digests(division)
+    differing = ours.differing(theirs)
+    removed: list[Texts] = []
+    written: list[Texts] = []
+    for blocks in _portions(differing, theirs, ours):
+        within = source.within(division, blocks.tolist())
+        keys = _differing_keys(
+            within.hashes(division, blocks), copy.hashes(division, blocks)
+        )
+        if len(removed) + len(written) + len(keys) > most_rows:
+            return None
+        for start in range(0, len(keys), _ASKED_KEYS):
+            part = keys[start : start + _ASKED_KEYS]
+            here = Counter(copy.keys(part))
+            there: set[Texts] = set()
+            for key, row in within.whole_rows(part):
+                there.add(key)
+                written.append(row)
+                most_characters -= sum(len(value or "") for value in row)
+                if most_characters < 0:
+                    return None
+            removed += [
+                key for key, times in here.items() if times > 1 or key not in there
+            ]
+    return DifferingRows(
+        division.blocks, len(differing), tuple(removed), tuple(written)
+    )
+
+
+def _portions(
+    differing: NDArray[np.int64], theirs: BlockDigests, ours: BlockDigests
+) -> Iterator[NDArray[np.int64]]:
+    """Yield the blocks in portions of about MOST_PORTION rows."""
+    rows = np.maximum(theirs.counts[differing], ours.counts[differing])
+    portions = np.cumsum(rows) // MOST_PORTION
+    for portion in np.unique(portions):
+        yield differing[portions == portion]
+
+
+def _differing_keys(source: RowHashes, copy: RowHashes) -> Hashes:
+    """Return the key hashes of rows that are not equally often at both sides."""
+    rows = np.concatenate(
+        [np.stack([side.key, side.first, side.second]) for side in (source, copy)],
+        axis=1,
+    )
+    sign = np.concatenate(
+        [np.ones(len(source), np.int64), -np.ones(len(copy), np.int64)]
+    )
+    order = np.lexsort(rows)
+    rows, sign = rows[:, order], sign[order]
+    if not len(sign):
+        return source.key
+    begins = np.flatnonzero(
+        np.concatenate([[True], (rows[:, 1:] != rows[:, :-1]).any(axis=0)])
+    )
+    uneven = np.add.reduceat(sign, begins) != 0
+    keys: Hashes = np.unique(rows[0, begins[uneven]])
+    return keys
 
 
 def _readable(

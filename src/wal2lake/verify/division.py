@@ -13,7 +13,7 @@ and ``statements``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -64,6 +64,22 @@ class Division:
             f"pg_catalog.width_bucket(COALESCE({column}::bigint, {_NULL}),"
             f" '{{{listed}}}'::bigint[])"
         )
+
+    def ranges(self, blocks: Sequence[int]) -> Iterator[tuple[int | None, int | None]]:
+        """Yield the lowest value and the first value above, of neighbouring blocks together. None:
+        no bound. Only for a division by order."""
+        bounds = self.bounds or ()
+        first: int | None = None
+        for place, block in enumerate(blocks):
+            if first is None:
+                first = block
+            if place + 1 < len(blocks) and blocks[place + 1] == block + 1:
+                continue
+            yield (
+                bounds[first - 1] if first > 0 else None,
+                bounds[block] if block < len(bounds) else None,
+            )
+            first = None
 
     def place(self, block: int, columns: Sequence[str] | None) -> str:
         """Describe the rows of a block. ``columns``: the names of the table's columns; None if

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -36,6 +36,10 @@ from wal2lake.verify.statements import PROBE, TableStatements, shortened
 
 Progress = Callable[[int], None]
 """Is told the number of rows that have been read since; raises if the comparison shall end."""
+
+
+Texts = tuple[str | None, ...]
+"""Values as text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +112,19 @@ class ServerSide:
             RowValues(_unsigned(row[0]), _unsigned(row[1]), row[2:])
             for row in self.session.query(statement, patient=True)
         ]
+
+    def within(self, division: Division, blocks: Sequence[int]) -> ServerSide:
+        """Return the side of the rows of some blocks, or of all where the division does not tell
+        which they are."""
+        return replace(self, statements=self.statements.within(division, blocks))
+
+    def whole_rows(self, keys: Hashes) -> Iterator[tuple[Texts, Texts]]:
+        """Yield all rows with one of these key hashes: the key as it is compared, and the values of
+        all columns as the server writes them."""
+        count = len(self.statements.key)
+        statement = self.statements.whole_rows(keys.view(np.int64).tolist())
+        for row in self.session.query(statement, patient=True):
+            yield tuple(row[:count]), tuple(row[count:])
 
 
 def _unsigned(text: str | None) -> int:
@@ -219,6 +236,18 @@ class LakeSide:
                 )
             ]
         return row_values
+
+    def keys(self, keys: Hashes) -> Iterator[Texts]:
+        """Yield the key of each row with one of these key hashes, as it is compared. Keys that are
+        there twice come twice."""
+        for columns in self._batches():
+            hashes = hash_rows(columns, self.forms, self.key)
+            rows = pa.array(np.flatnonzero(np.isin(hashes.key, keys)))
+            texts = [
+                _texts(columns[n].take(rows), self.forms[n], whole=True)
+                for n in self.key
+            ]
+            yield from zip(*texts, strict=True)
 
     def _batches(self) -> Iterator[Sequence[pa.Array]]:
         with self.read.batches() as batches:

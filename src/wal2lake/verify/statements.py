@@ -15,9 +15,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
+from wal2lake.pg import RemoteTable
 from wal2lake.pg.quoting import quote_ident
 from wal2lake.verify.division import Division, is_ordered
 from wal2lake.verify.forms import ColumnForm
@@ -36,6 +37,21 @@ LONG_CHARACTERS: Final = 1_000
 _SHOWN_CHARACTERS: Final = 200
 
 
+def published_rows(remote: RemoteTable) -> str:
+    """Return the relation and its row filter, as the publication has them."""
+    only = "ONLY " if remote.kind == "r" else ""
+    filters = " OR ".join(f"({text})" for text in remote.row_filters)
+    return f"{only}{remote.qualified}" + (f" WHERE ({filters})" if filters else "")
+
+
+def text_of(expression: str) -> str:
+    """Return the text that the output function of the type writes; null for null."""
+    return (
+        f"CASE WHEN ({expression}) IS NOT DISTINCT FROM NULL THEN NULL"
+        f" ELSE pg_catalog.concat({expression}) END"
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class TableStatements:
     """Builds the statements of one table."""
@@ -46,6 +62,8 @@ class TableStatements:
     forms: tuple[ColumnForm, ...]
     key: tuple[int, ...]
     """Positions of the key's columns; empty: no key."""
+    filtered: bool = False
+    """Whether ``rows`` has a WHERE."""
 
     def digests(self, division: Division) -> str:
         """Ask for each block's number, its count of rows, and the sums of both hashes."""
@@ -79,6 +97,32 @@ class TableStatements:
             f" AS i({named}) OFFSET 0) v WHERE v.key_hash IN ({_numbers(keys)})"
             f" LIMIT {len(keys)}"
         )
+
+    def whole_rows(self, keys: Iterable[int]) -> str:
+        """Ask for all rows with one of these key hashes (signed): the texts of the key's forms, and
+        then those of all columns, whole."""
+        forms = self._expressions
+        shown = [text_of(forms[i]) for i in self.key]
+        shown += [text_of(quote_ident(name)) for name in self.columns]
+        names = [f"t{n}" for n in range(len(shown))]
+        image = _sent([forms[i] for i in self.key])
+        return (
+            f"SELECT {', '.join(f'i.{name}' for name in names)}"
+            f" FROM (SELECT {', '.join(shown)}, {image} FROM {self.rows} OFFSET 0)"
+            f" AS i({', '.join(names)}, key_image)"
+            f" WHERE {_hash('i.key_image', KEY_SEED)} IN ({_numbers(keys)})"
+        )
+
+    def within(self, division: Division, blocks: Sequence[int]) -> TableStatements:
+        """Return the statements for the rows of some blocks only, which an index may find. Where
+        the division does not tell, they are for all rows."""
+        if division.bounds is None:
+            return self
+        column = quote_ident(self.columns[division.column])
+        ranges = [_between(column, low, high) for low, high in division.ranges(blocks)]
+        word = "AND" if self.filtered else "WHERE"
+        rows = f"{self.rows} {word} ({' OR '.join(ranges)})"
+        return replace(self, rows=rows, filtered=True)
 
     def sample(self, step: int) -> str:
         """Ask for every ``step``-th value of the key's first column, in no order."""
@@ -131,6 +175,15 @@ class TableStatements:
             f" {_hash('i.image', SECOND_SEED)} AS second"
             f" FROM ({inner}) AS i({named})"
         )
+
+
+def _between(column: str, low: int | None, high: int | None) -> str:
+    parts = []
+    if low is not None:
+        parts.append(f"{column} >= {low}")
+    if high is not None:
+        parts.append(f"{column} < {high}")
+    return f"({' AND '.join(parts) or 'true'})"
 
 
 def shortened(text: str, encoded: bytes) -> str:

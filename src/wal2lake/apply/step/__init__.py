@@ -10,7 +10,7 @@ publication. Never: waits for the publisher, decides when the next step is made.
     batchwork    values of a batch while it is evaluated and committed
     publishing   floor, vector and states as one
     restarts     sequences that a replicated TRUNCATE restarts
-    repairing    rows of the source that are written over rows that differ
+    repairs      rows of the source that are written over rows that differ
     statemarks   positions whose exact state a session asks for
     visiblepositions  up to where readers see everything, for sessions that wait
 """

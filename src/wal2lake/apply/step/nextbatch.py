@@ -32,7 +32,7 @@ from wal2lake.apply.participants import Participants
 from wal2lake.apply.schema.follow import DueAlteration, SchemaFollower, TableAlteration
 from wal2lake.apply.step.applier import BatchApplier
 from wal2lake.apply.step.publishing import VectorPublisher
-from wal2lake.apply.step.repairing import RowRepairs
+from wal2lake.apply.step.repairs.repairing import RowRepairs
 from wal2lake.apply.step.statemarks import HOLD_SECONDS, StateMark, StateMarks
 from wal2lake.apply.step.visiblepositions import VisiblePositions
 from wal2lake.catalog import Catalog, ProgressFile, Subscription

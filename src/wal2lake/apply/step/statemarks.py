@@ -28,7 +28,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from wal2lake.apply.step.repairing import RowRepair
+from wal2lake.apply.step.repairs.sourcerows import RowRepair
 from wal2lake.catalog import SnapshotVector
 from wal2lake.errors import Wal2LakeError
 from wal2lake.model import Lsn

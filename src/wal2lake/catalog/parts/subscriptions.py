@@ -182,6 +182,7 @@ class Subscriptions(CatalogPart):
         removed: Collection[Oid] = (),
         whole: Mapping[Oid, bool] | None = None,
         source: NewSource | None = None,
+        heals: bool = False,
     ) -> Subscription:
         """Change the publications as ``set_publications`` does, and let every other table wait for
         a copy that replaces its rows. Until then readers see the old rows. Sets a new generation
@@ -191,23 +192,24 @@ class Subscriptions(CatalogPart):
         their value. With a ``source``, everything begins at its slot: changes received before do
         not count any more, and the floor may go back. Paused tables stay paused: without a
         ``source`` they do not change; with a ``source`` they wait for a copy that begins when they
-        are resumed.
+        are resumed. ``heals``: copies write differing rows only, where they can.
         """
         changes: dict[str, Any] = {
             "publications": tuple(publications),
             "recopying": Recopy.NO,
         }
-        options: dict[str, str] = {}
+        options = {copies.HEALS: ""}
         with self._database.transaction() as transaction:
             before = subscriptions.rels_of(transaction, oid)
             if source is not None:
-                fields, options = _begin_at(transaction, oid, source)
+                fields, noted = _begin_at(transaction, oid, source)
                 changes |= fields
+                options |= noted
             _change_tables(transaction, oid, added, versions or {}, removed)
             for rel in before:
                 if rel.relid not in removed:
                     trusted = (whole or {}).get(rel.relid, rel.trusted)
-                    _copy_anew(transaction, rel, source, trusted=trusted)
+                    _copy_anew(transaction, rel, source, trusted=trusted, heals=heals)
             copies.release_snapshot(transaction, oid)
             subscriptions.clear_errors(transaction, oid)
             return subscriptions.update_subscription(
@@ -275,6 +277,7 @@ def _copy_anew(
     source: NewSource | None,
     *,
     trusted: bool,
+    heals: bool,
 ) -> None:
     """Let a table wait for a copy. Without a new source, a paused table does not change: the log
     has the changes that it misses."""
@@ -283,7 +286,7 @@ def _copy_anew(
         subscriptions.update_rel(transaction, rel.subid, rel.relid, changes)
         return
     epoch = int(take_oid(transaction))
-    copies.restart(transaction, rel, epoch, trusted=trusted, paused=True)
+    copies.restart(transaction, rel, epoch, trusted=trusted, paused=True, heals=heals)
 
 
 def _change_tables(

@@ -10,11 +10,16 @@ import json
 import sqlite3
 from collections.abc import Collection
 from datetime import UTC, datetime
+from typing import Final
 
 from wal2lake.catalog.published import coercions, conflicts, restarts
 from wal2lake.catalog.published.coercions import from_json, to_json
 from wal2lake.catalog.records import CopyRange, SubscriptionRel, SyncSnapshot
 from wal2lake.model import Lsn, Oid, SyncState
+
+HEALS: Final = "heals"
+"""Key in ``Subscription.options`` that is no option: not empty while tables are about to be copied
+anew by their differing rows only."""
 
 
 def restart(
@@ -24,10 +29,11 @@ def restart(
     *,
     trusted: bool,
     paused: bool = False,
+    heals: bool = False,
 ) -> None:
     """Set a table back to state i in another epoch, whose copy replaces all rows. Facts of the
     previous epoch are void. ``paused``: whether a paused table stays paused, to be copied once it
-    is resumed."""
+    is resumed. ``heals``: the copy writes differing rows only, if it can."""
     connection.execute(
         "delete from copy_range where subid = ? and relid = ?", (rel.subid, rel.relid)
     )
@@ -37,12 +43,13 @@ def restart(
     connection.execute(
         "update subscription_rel set state = ?, lsn = null, epoch = ?, rows_copied = 0,"
         " rows_expected = null, bytes_copied = 0, error = null, copy_plan = null,"
-        " trusted = ?, replaces = 1, paused_at = ?, rejoins = 0, begins = null"
+        " trusted = ?, replaces = 1, heals = ?, paused_at = ?, rejoins = 0, begins = null"
         " where subid = ? and relid = ?",
         (
             SyncState.INIT.value,
             epoch,
             trusted,
+            heals,
             rel.paused_at if paused else None,
             rel.subid,
             rel.relid,

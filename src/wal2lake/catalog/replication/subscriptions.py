@@ -481,6 +481,7 @@ def rel_of_row(row: sqlite3.Row) -> SubscriptionRel:
         copy_plan=row["copy_plan"],
         trusted=bool(row["trusted"]),
         replaces=bool(row["replaces"]),
+        heals=bool(row["heals"]),
         paused_at=row["paused_at"],
         rejoins=bool(row["rejoins"]),
         copied_from=None if row["copied_from"] is None else Oid(row["copied_from"]),

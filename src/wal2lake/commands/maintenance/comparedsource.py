@@ -145,10 +145,3 @@ class ComparedSource:
             return Publisher(session).tables((name,), publications).get(name)
 
         return locked_table(session, find)
-
-
-def published_rows(remote: RemoteTable) -> str:
-    """Return the relation and its row filter, as the publication has them."""
-    only = "ONLY " if remote.kind == "r" else ""
-    filters = " OR ".join(f"({text})" for text in remote.row_filters)
-    return f"{only}{remote.qualified}" + (f" WHERE ({filters})" if filters else "")

@@ -20,15 +20,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from typing import Final
 
-from wal2lake.apply.step.repairing import RepairedRow, RowRepair
-from wal2lake.catalog import NotedDifference, Subscription, SubscriptionRel, TableDef
-from wal2lake.commands.maintenance.comparedsource import (
-    ComparedSource,
-    published_rows,
+from wal2lake.apply.step.repairs.sourcerows import (
+    RepairedRow,
+    RowRepair,
+    keyed_relation,
 )
+from wal2lake.catalog import NotedDifference, Subscription, SubscriptionRel, TableDef
+from wal2lake.commands.maintenance.comparedsource import ComparedSource
 from wal2lake.commands.maintenance.states import PREREQUISITE, state_at_snapshot
 from wal2lake.commands.subscription.blocks import outside_block
 from wal2lake.commands.subscription.owner import check_may_change
@@ -41,7 +41,7 @@ from wal2lake.pg.quoting import quote_ident, quote_literal
 from wal2lake.pgtypes import arrow_from_ddl
 from wal2lake.sql.backend import Outcome, ResultBatch
 from wal2lake.sql.grammar.maintenance import RepairTables
-from wal2lake.verify import NotComparable, form_of
+from wal2lake.verify import NotComparable, form_of, published_rows, text_of
 from wal2lake.wire.frontback import FieldDescription
 
 _TEXT, _INT8 = 25, 20
@@ -230,7 +230,7 @@ class _RowReader:
             )
             for name, field in zip(remote.key, read.fields, strict=True)
         ]
-        self.relation: Relation = _keyed(remote)
+        self.relation: Relation = keyed_relation(remote)
 
     def rows(self, listed: Sequence[NotedDifference]) -> Iterator[RepairedRow]:
         """Yield what makes the rows of these keys those of the source."""
@@ -254,10 +254,10 @@ class _RowReader:
             for pairs in keys
         )
         shown = [
-            _text_of(form.expression(name))
+            text_of(form.expression(name))
             for form, name in zip(self._key_forms, key, strict=True)
         ]
-        values = [_text_of(quote_ident(name)) for name in self._names]
+        values = [text_of(quote_ident(name)) for name in self._names]
         word = "AND" if self._filtered else "WHERE"
         statement = (
             f"SELECT {', '.join((*shown, *values))} FROM {self._rows} {word}"
@@ -269,23 +269,3 @@ class _RowReader:
             tuple(zip(self._key, row[:count], strict=True)): tuple(row[count:])
             for row in rows
         }
-
-
-def _text_of(expression: str) -> str:
-    """Return the text that the output function of the type writes; null for null."""
-    return (
-        f"CASE WHEN ({expression}) IS NOT DISTINCT FROM NULL THEN NULL"
-        f" ELSE pg_catalog.concat({expression}) END"
-    )
-
-
-def _keyed(remote: RemoteTable) -> Relation:
-    """Return the table as a Relation message whose key is the primary key."""
-    relation = remote.schema.as_relation()
-    return replace(
-        relation,
-        columns=tuple(
-            replace(column, is_key=column.name in remote.key)
-            for column in relation.columns
-        ),
-    )

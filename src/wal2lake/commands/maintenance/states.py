@@ -17,7 +17,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from typing import Final, Protocol
 
-from wal2lake.apply.step.repairing import RowRepair
+from wal2lake.apply.step.repairs.sourcerows import RowRepair
 from wal2lake.apply.step.statemarks import StateMark
 from wal2lake.catalog import SnapshotVector, Subscription
 from wal2lake.errors import UsageError

@@ -39,33 +39,18 @@ from wal2lake.catalog import (
     SubscriptionRel,
     TableDef,
 )
-from wal2lake.commands.maintenance.comparedsource import (
-    ComparedSource,
-    HeldState,
-    published_rows,
-)
+from wal2lake.commands.maintenance.comparedsource import ComparedSource, HeldState
 from wal2lake.commands.maintenance.repairing import repair_table
 from wal2lake.commands.maintenance.states import PREREQUISITE, state_at_snapshot
 from wal2lake.commands.subscription.blocks import outside_block
 from wal2lake.commands.subscription.owner import check_may_change
 from wal2lake.errors import UsageError, Wal2LakeError
-from wal2lake.lake.plain import PlainRead
 from wal2lake.local.node import Caller, EngineParts, need_subscription, need_table
 from wal2lake.model import Lsn, Oid
 from wal2lake.pg import Publisher, RemoteTable, Session
-from wal2lake.pgtypes import arrow_from_ddl
 from wal2lake.sql.backend import Notice, Outcome, ResultBatch
 from wal2lake.sql.grammar.maintenance import VerifyTables
-from wal2lake.verify import (
-    Comparison,
-    LakeSide,
-    NotComparable,
-    ServerSide,
-    TableStatements,
-    check_hashes,
-    compare,
-    form_of,
-)
+from wal2lake.verify import Comparison, NotComparable, check_hashes, compare, pair
 from wal2lake.wire.frontback import FieldDescription
 
 _TEXT, _INT8, _PG_LSN = 25, 20, 3220
@@ -325,34 +310,16 @@ class _Verification:
         vector: SnapshotVector,
         quoted: bool,
     ) -> Comparison:
-        columns = tuple(column.name for column in remote.columns)
-        missing = [name for name in columns if table.column(name) is None]
-        if missing or not columns:
-            raise NotComparable(
-                f"column {missing[0]} is not here" if missing else "it has no columns"
-            )
-        version = vector.versions[int(table.oid)]
-        read = PlainRead.of(self._node.tables, table.location, version, columns)
-        if read is None:
-            raise NotComparable("only Spark can read its files")
-        forms = tuple(
-            form_of(arrow_from_ddl(field.spark_ddl), column.type_oid, column.typmod)
-            for field, column in zip(read.fields, remote.columns, strict=True)
+        paired = pair(
+            session,
+            remote,
+            self._node.tables,
+            table,
+            vector.versions[int(table.oid)],
+            lambda rows: self._caller.check(),
         )
-        key = tuple(columns.index(name) for name in remote.key if name in columns)
-        if len(key) != len(remote.key):
-            key = ()
-        statements = TableStatements(published_rows(remote), columns, forms, key)
-        key_read = None
-        if statements.is_ordered:
-            first = [columns[key[0]]]
-            key_read = PlainRead.of(self._node.tables, table.location, version, first)
         return compare(
-            ServerSide(session, statements),
-            LakeSide(read, key_read, forms, key, lambda rows: self._caller.check()),
-            columns,
-            key,
-            quoted=quoted,
+            paired.source, paired.copy, paired.columns, paired.key, quoted=quoted
         )
 
     def _changed_by_policies(self, rel: SubscriptionRel) -> str:

@@ -107,10 +107,10 @@ def alter_refresh(
     """ALTER SUBSCRIPTION ... REFRESH PUBLICATION."""
     with altering(node, caller, statement.name) as subscription:
         named = {option.name for option in statement.options}
-        if "recopy" not in named:
+        if not named & {"recopy", "heal"}:
             _check_enabled(subscription)
         options = subscription_options(statement.options, OptionSet.REFRESH)
-        if options.recopy:
+        if options.recopy or options.heal:
             refuse_dropping(subscription)
         else:
             _check_enabled(subscription)
@@ -121,7 +121,8 @@ def alter_refresh(
             subscription,
             subscription.publications,
             copy_data=options.copy_data,
-            recopy=options.recopy,
+            recopy=options.recopy or options.heal,
+            heals=options.heal,
             validate=(),
         )
     return _COMMAND
@@ -208,6 +209,7 @@ def _refresh(
     *,
     copy_data: bool,
     recopy: bool = False,
+    heals: bool = False,
     validate: Sequence[str],
 ) -> None:
     """Change the subscription to what ``publications`` publish now.
@@ -236,7 +238,16 @@ def _refresh(
             recopy=recopy,
         )
         if recopy:
-            _recopy(node, caller, subscription, session, publications, wanted, before)
+            _recopy(
+                node,
+                caller,
+                subscription,
+                session,
+                publications,
+                wanted,
+                before,
+                heals=heals,
+            )
             return
         begins = None if copy_data else _beginning(node, subscription.oid, publisher)
     with (
@@ -429,6 +440,8 @@ def _recopy(
     publications: Sequence[str],
     wanted: WantedTables,
     before: Sequence[SubscriptionRel],
+    *,
+    heals: bool,
 ) -> None:
     names = wanted.tables.keys()
     kept = [r.relid for r in before if _local(node, r.relid) in names]
@@ -439,8 +452,11 @@ def _recopy(
         subscription,
         session,
         lambda: _recopied_tables(node, caller, subscription, publications, wanted),
+        heals=heals,
     )
-    _notify_tables(node, caller, subscription, before, copied=True, anew=True)
+    _notify_tables(
+        node, caller, subscription, before, copied=True, anew=True, heals=heals
+    )
     _notify_paused(node, caller, subscription)
 
 
@@ -465,10 +481,11 @@ def _notify_tables(
     *,
     copied: bool,
     anew: bool = False,
+    heals: bool = False,
 ) -> None:
     """Send notices of tables added, removed and copied. PostgreSQL logs the first two at DEBUG1.
 
-    ``anew``: earlier tables are copied, too."""
+    ``anew``: earlier tables are copied, too. ``heals``: by their differing rows."""
     rels_before = {rel.relid: rel for rel in before}
     rels_after = {rel.relid: rel for rel in node.catalog.rels(subscription.oid)}
     name = subscription.name
@@ -487,7 +504,11 @@ def _notify_tables(
         elif relid not in rels_after:
             text = f'table "{shown}" removed from subscription "{name}"'
         elif anew and not rel.paused:
-            text = f'table "{shown}" will be copied again'
+            text = f'table "{shown}" will be ' + (
+                "compared with the source, and differing rows copied"
+                if heals
+                else "copied again"
+            )
         else:
             continue
         caller.notice(Notice(text))

@@ -8,8 +8,8 @@ refused with 0A000.
 
 The defaults are PostgreSQL 18's. The options ``create_tables``, ``schema_changes``,
 ``table_format``, ``type_mappings``, ``value_policies``, ``conflict_resolution``,
-``auto_refresh``, ``history`` and ``delete_mode`` are wal2lake's own, and so is ``recopy`` of
-REFRESH PUBLICATION.
+``auto_refresh``, ``history`` and ``delete_mode`` are wal2lake's own, and so are ``recopy`` and
+``heal`` of REFRESH PUBLICATION.
 
 A table's storage parameters are the properties of Delta that are known to be safe,
 ``partition_columns``, by which the files of the table are divided, and ``cluster_by``, by which
@@ -69,7 +69,7 @@ class OptionSet(Enum):
         " table_format type_mappings value_policies conflict_resolution auto_refresh history"
         " delete_mode"
     )
-    REFRESH = frozenset(("copy_data", "recopy"))
+    REFRESH = frozenset(("copy_data", "recopy", "heal"))
     PUBLICATION = frozenset(("copy_data", "refresh"))
     """SET, ADD and DROP PUBLICATION. With DROP, copy_data is accepted and has no effect."""
     SKIP = frozenset(("lsn",))
@@ -90,6 +90,8 @@ class SubscriptionOptions:
     refresh: bool = True
     recopy: bool = False
     """True if every table is copied again and the copy replaces the table's rows."""
+    heal: bool = False
+    """True if every table is compared with the source at one LSN and differing rows are copied."""
     synchronous_commit: str = "off"
     binary: bool = False
     streaming: str = "parallel"
@@ -178,6 +180,10 @@ def subscription_options(
         _check_exclusions(values)
     if values.get("recopy") and values.get("copy_data") is False:
         raise _mutually_exclusive("copy_data = false", "recopy = true")
+    if values.get("heal") and values.get("copy_data") is False:
+        raise _mutually_exclusive("copy_data = false", "heal = true")
+    if values.get("heal") and values.get("recopy"):
+        raise _mutually_exclusive("recopy = true", "heal = true")
     stated = frozenset(option.name for option in options)
     return SubscriptionOptions(stated=stated, **values)
 
@@ -374,6 +380,7 @@ _READERS: Final[dict[str, Callable[[StatementOption], Any]]] = {
     "copy_data": boolean_option,
     "refresh": boolean_option,
     "recopy": boolean_option,
+    "heal": boolean_option,
     "synchronous_commit": _synchronous_commit,
     "binary": boolean_option,
     "streaming": _streaming,

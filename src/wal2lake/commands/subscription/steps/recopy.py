@@ -1,6 +1,7 @@
-"""REFRESH PUBLICATION WITH (recopy = true): copies every table again.
+"""REFRESH PUBLICATION WITH (recopy = true) or (heal = true): copies every table again.
 
-Readers see the old rows of a table until one commit replaces them. The durable steps in order:
+Readers see the old rows of a table until one commit replaces them. With ``heal`` the copies write
+the differing rows only (``tablesync.healing``). The durable steps in order:
 
     mark the subscription as being copied again           catalog
     wait until its receiver, its apply worker             nothing durable
@@ -38,7 +39,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
-from wal2lake.catalog import NewSource, ProgressFile, Recopy, Subscription
+from wal2lake.catalog import HEALS, NewSource, ProgressFile, Recopy, Subscription
 from wal2lake.catalog import SubscriptionRel as Rel
 from wal2lake.catalog.access.targets import INSERT, TRUNCATE
 from wal2lake.catalog.mapped.committimes import CommitTimes
@@ -130,12 +131,18 @@ def copy_anew(
     subscription: Subscription,
     session: Session,
     tables: Callable[[], AbstractContextManager[RecopiedTables]],
+    *,
+    heals: bool,
 ) -> None:
     """Do the re-copy, or resume an interrupted one. The caller holds the subscription's turn.
 
     ``session``: a replication session at the publisher. ``tables``: called at the end, under the
-    DDL lock; the tables are recorded within its context."""
+    DDL lock; the tables are recorded within its context. ``heals``: copies write differing rows
+    only."""
     earlier_mark = subscription.recopying
+    if heals is not bool(subscription.options.get(HEALS)):
+        # Before the mark, so that a crash behind it resumes what was asked for.
+        node.catalog.set_options(subscription.oid, {HEALS: "on" if heals else ""})
     if earlier_mark is Recopy.NO:
         node.catalog.update_subscription(
             subscription.oid, recopying=Recopy.BEGUN, bump=True
@@ -148,13 +155,13 @@ def copy_anew(
         identity = publisher.identify()
         goes_on = _slot_can_continue(node, subscription, publisher, identity)
         if goes_on:
-            _record(node, subscription, tables, source=None)
+            _record(node, subscription, tables, source=None, heals=heals)
             return
     if earlier_mark is not Recopy.GIVEN_UP:
         _give_up_slot(node, requester, session, subscription)
     start = _new_slot(node, requester, session, subscription, earlier_mark)
     source = NewSource(start, identity.system_identifier, identity.timeline)
-    _record(node, subscription, tables, source=source)
+    _record(node, subscription, tables, source=source, heals=heals)
 
 
 @contextmanager
@@ -177,6 +184,7 @@ def _record(
     tables: Callable[[], AbstractContextManager[RecopiedTables]],
     *,
     source: NewSource | None,
+    heals: bool,
 ) -> None:
     """Create missing tables and let all tables wait for their copies."""
     with node.ddl_lock, tables() as now, node.locks.of(subscription.oid):
@@ -188,6 +196,7 @@ def _record(
             removed=now.removed,
             whole=now.whole,
             source=source,
+            heals=heals,
         )
     failpoint("recopy.recorded")
     node.changed()

@@ -34,7 +34,7 @@ from enum import Enum
 from functools import partial
 from typing import Final, TypeVar
 
-from wal2lake.catalog import PlannedSlot, Recopy, WorkerKind
+from wal2lake.catalog import HEALS, PlannedSlot, Recopy, WorkerKind
 from wal2lake.commands.subscription.publisher import (
     connect_publisher,
     connect_to_drop,
@@ -309,6 +309,7 @@ class UnfinishedCommands:
                         now,
                         session,
                         lambda: nullcontext(tables),
+                        heals=bool(now.options.get(HEALS)),
                     )
                 get_logger().info(
                     f'tables of subscription "{name}" will be copied again: the ALTER'
