@@ -588,8 +588,8 @@ def test_files_of_a_history_are_in_the_store_before_their_table_is_committed(
         (tmp_path / "new").mkdir()
         fetch_node(str(tmp_path / "store"), tmp_path / "new")
         again = Catalog(tmp_path / "new" / "catalog.sqlite")
-        found = again.pending_histories(Oid(1), Oid(2))
-        assert [one.reached for one in found] == [5, 9]
+        pending_there = again.pending_histories(Oid(1), Oid(2))
+        assert [entry.reached for entry in pending_there] == [9]
 
 
 def test_a_store_that_does_not_answer_stops_no_engine(

@@ -254,6 +254,17 @@ def test_a_batch_does_not_go_on_with_a_history_that_has_ended(
     assert participants.are_members()
 
 
+def test_a_record_of_a_copy_that_was_not_made_does_not_count_with_the_next(
+    catalog: Catalog,
+) -> None:
+    """The engine was killed before the copy's commit, and the next copy has another snapshot."""
+    pending = PendingHistory(MIRROR, Lsn(100), "app", HISTORY, "[]")
+    catalog.expect_history(SUB, [pending])
+    later = replace(pending, reached=Lsn(200))
+    catalog.expect_history(SUB, [later])
+    assert catalog.pending_histories(SUB, MIRROR) == [later]
+
+
 def test_a_record_whose_batch_was_skipped_never_counts(catalog: Catalog) -> None:
     expect(catalog, 100, 50, cursor=50)
     # Its commit has failed, its files are gone, and SKIP has left the transaction out: the next

@@ -8,7 +8,7 @@ from wal2lake.catalog.objects import histories as tables
 from wal2lake.catalog.objects.historyrecords import HistoryFeed, PendingHistory
 from wal2lake.catalog.parts.part import CatalogPart, change
 from wal2lake.catalog.published import histories, snapshot_vectors
-from wal2lake.model import Oid
+from wal2lake.model import INVALID_LSN, Oid
 
 
 class Histories(CatalogPart):
@@ -59,7 +59,9 @@ class Histories(CatalogPart):
             return histories.files_of(connection, history)
 
     def expect_history(self, subid: Oid, pending: Sequence[PendingHistory]) -> None:
-        """Record the history of copies, before they are committed."""
+        """Record the history of copies, before they are committed. Earlier entries of their tables
+        are of attempts that were not made, because the caller has finished those that were."""
+        nothing = {entry.relid: INVALID_LSN for entry in pending}
         with self._database.transaction() as transaction:
-            histories.expect(transaction, subid, {}, pending)
+            histories.expect(transaction, subid, nothing, pending)
         self._secure()
