@@ -292,6 +292,7 @@ def test_lags_are_measured_in_commit_times(catalog: Catalog, tmp_path: Path) -> 
     catalog.publish(SUB, Lsn(2000), {30000: 2}, participants=[30000, 30001])
     with ProgressFile(tmp_path / "run", SUB) as file:
         file.set(received=5000, logged=4000, applied=2000)
+        file.set(last_msg_receipt_time=us(NOW))
     with CommitTimes.open_writer(tmp_path / "run", SUB) as times:
         for end, age in ((2000, 40), (3000, 30), (5000, 10)):
             times.append(Lsn(end), us(NOW - timedelta(seconds=age)))
@@ -439,11 +440,14 @@ def test_a_stage_is_as_old_as_the_first_commit_above_it() -> None:
         return us(NOW - timedelta(seconds=ages[0])) if ages else None
 
     positions = StagePositions(*map(Lsn, (5000, 4000, 3000, 2000, 1000)))
-    stages = LagClock(positions, first_after, NOW, None).stages()
+    stages = LagClock(positions, first_after, NOW, 0).stages()
     assert [stage.behind_seconds for stage in stages] == [0, 10, 20, 30]
     assert [stage.behind_bytes for stage in stages] == [1000, 2000, 3000, 4000]
     stages = LagClock(positions, first_after, NOW, 25).stages()
     assert [stage.behind_seconds for stage in stages] == [25, 25, 25, 30]
+    # It has said nothing since the node was started, and may have committed anything.
+    stages = LagClock(positions, first_after, NOW, None).stages()
+    assert [stage.behind_seconds for stage in stages] == [None, 10, 20, 30]
 
 
 def test_a_table_about_which_nothing_has_changed_keeps_its_facts(

@@ -224,11 +224,11 @@ class FactReader:
         last_message = _last_message(progress)
         source = _source(reports, subscription)
         positions = stage_positions(subscription, progress, vector, source.wal_lsn)
-        silent = (
-            None
-            if connected or last_message is None
-            else (now - last_message).total_seconds()
-        )
+        silent: float | None = 0.0
+        if not connected:
+            silent = (
+                None if last_message is None else (now - last_message).total_seconds()
+            )
         with _commit_times(settings, subscription) as first_after:
             clock = LagClock(positions, first_after, now, silent)
             received, durable, applied, visible = clock.stages()

@@ -77,13 +77,13 @@ class LagClock:
         now: datetime,
         silent_seconds: float | None,
     ) -> None:
-        """``silent_seconds``: time since the last message of a source that cannot be reached; None
-        while it is connected, or if it never sent one."""
+        """``silent_seconds``: time since the last message of a source that does not send now; 0
+        while it does; None if it does not and never sent one."""
         self._positions = positions
         self._first_after = first_after
-        self._known: dict[Lsn, float] = {}
+        self._known: dict[Lsn, float | None] = {}
         self._now = now
-        self._silent = silent_seconds or 0.0
+        self._silent = silent_seconds
 
     def stages(self) -> tuple[StageLag, StageLag, StageLag, StageLag]:
         """Return the lags of received, durable, applied and visible."""
@@ -95,20 +95,26 @@ class LagClock:
         return received, durable, applied, visible
 
     def _stage(self, lsn: Lsn, before: float | None) -> StageLag:
-        behind = max(0, int(self._positions.source) - int(lsn))
-        return StageLag(lsn, behind, max(self.seconds(lsn), before or 0.0))
+        bytes_behind = max(0, int(self._positions.source) - int(lsn))
+        seconds = self.seconds(lsn)
+        if seconds is not None:
+            seconds = max(seconds, before or 0.0)
+        return StageLag(lsn, bytes_behind, seconds)
 
-    def seconds(self, lsn: Lsn) -> float:
-        """Return how long what is complete at a position is behind."""
-        lag_seconds = self._known.get(lsn)
-        if lag_seconds is None:
-            first = self._first_after(lsn)
-            age = 0.0
-            if first is not None:
-                age = (self._now - from_microseconds(first)).total_seconds()
+    def seconds(self, lsn: Lsn) -> float | None:
+        """Return how long what is complete at a position is behind. None if that is not known,
+        because the source has sent nothing yet."""
+        if lsn not in self._known:
             # Most tables are at one position.
-            lag_seconds = self._known[lsn] = max(0.0, age, self._silent)
-        return lag_seconds
+            self._known[lsn] = self._measured(lsn)
+        return self._known[lsn]
+
+    def _measured(self, lsn: Lsn) -> float | None:
+        first = self._first_after(lsn)
+        if first is None:
+            return self._silent
+        age = (self._now - from_microseconds(first)).total_seconds()
+        return max(0.0, age, self._silent or 0.0)
 
     def table(
         self, rel: SubscriptionRel, vector: SnapshotVector | None
