@@ -30,6 +30,7 @@ def test_it_is_applied_in_parts_and_a_transaction_that_does_not_fit_says_so(
         side.start()
         error = side.stops("does not fit into memory")
         assert "finished at 0/320" in error
+        assert 'Increase "upsert_bytes" under [apply] in wal2lake.toml' in error
         side.reaches(800)
         assert len(side.visible(1)) == 7
         world.lake.most = None

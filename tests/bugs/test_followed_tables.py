@@ -222,7 +222,7 @@ def test_steps_that_were_refused_are_made_after_the_user_has_altered_the_table(
     assert isinstance(mirror.altering.made[1], AddColumn)
     # A crash behind them is still told by the definition.
     followed = mirror.catalog.followed_schemas(SUB)[ORDERS]
-    mirror.catalog.begin_steps(SUB, ORDERS, "another one")
+    mirror.catalog.begin_steps(SUB, ORDERS, '[["another"], []]')
     mirror.catalog.note_sent(SUB, [sent(200, schema(1, "orders", "a  d"))])
     made = list(mirror.altering.made)
     assert mirror.follow(table("acx"))

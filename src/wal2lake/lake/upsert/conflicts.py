@@ -192,17 +192,18 @@ def unwritable(relation: str, rows: pa.Table, why: str) -> RowFailure:
 
 
 def uncounted(relation: str, rows: pa.Table) -> RowFailure:
-    """Build the failure of a batch of several transactions in which a key is repeated before they
-    end, and which does not fit into memory: it is divided at one of them."""
+    """Build the failure of a batch in which a key is repeated before the transactions end, and
+    which does not fit into memory. It is divided at one of its transactions, if it has several."""
     lsn = np.sort(rows.column("lsn").to_numpy())
     cut = _middle_lsn(lsn)
     return RowFailure(
-        Seq(cut, 0),
+        _first_of(rows) if cut is None else Seq(cut, 0),
         None,
         "53200",
-        f'cannot judge the deferrable primary key of relation "{relation}": what several'
-        " transactions change does not fit into memory",
-        divides=True,
+        f'cannot judge the deferrable primary key of relation "{relation}": what is changed'
+        " does not fit into memory",
+        hint='Increase "upsert_bytes" under [apply] in wal2lake.toml and restart the node.',
+        divides=cut is not None,
     )
 
 
@@ -211,11 +212,14 @@ def _first_of(rows: pa.Table) -> Seq:
     return Seq(first.column("lsn")[0].as_py(), first.column("ord")[0].as_py())
 
 
-def _middle_lsn(lsn: Index) -> int:
-    """Return one of the ascending commit LSNs, of which there are several, with about half of them
-    below it."""
+def _middle_lsn(lsn: Index) -> int | None:
+    """Return one of the ascending commit LSNs with about half of them below it; None if all are
+    equal."""
     cut = lsn[len(lsn) // 2]
-    return int(lsn[lsn > cut][0] if cut == lsn[0] else cut)
+    if cut == lsn[0]:
+        above = lsn[lsn > cut]
+        return int(above[0]) if above.size else None
+    return int(cut)
 
 
 def keys_of(shape: ChangeShape, rows: pa.Table) -> list[str]:
